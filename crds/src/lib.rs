@@ -1,0 +1,11 @@
+//! The one typed model of `garage.rajsingh.info`: types, names, validation rules, conversion.
+//!
+//! No I/O, no clock, no client. The webhook and the reconciler share it, so that a rule exists once.
+
+pub mod conditions;
+pub mod ids;
+pub mod names;
+pub mod node;
+pub mod status;
+pub mod v1beta1;
+pub mod v1beta2;

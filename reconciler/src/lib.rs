@@ -1,0 +1,7 @@
+//! Observe, plan, act: pools, proof, hold and refill of a Garage site.
+//!
+//! Every decision is a pure function over an [`observe::Observation`], the object's status and a time;
+//! the shell reads, calls it, and performs the [`act::Action`]s it returned.
+
+pub mod act;
+pub mod observe;

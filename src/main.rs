@@ -1,0 +1,3 @@
+//! `garage-holdfast`: command line, configuration, wiring and supervision. No rules live here.
+
+fn main() {}

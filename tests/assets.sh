@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# Builds (once) what the test bed runs: a real control plane and real Garage.
+#
+#   tests/assets.sh            everything `make test` and `make demo` need
+#   tests/assets.sh oldest     also the oldest API server of the matrix (`make soak`)
+#   tests/assets.sh path       prints the folder, builds nothing
+#
+# Every asset is made in a temporary folder beside its place and renamed when whole, so a
+# half-built one is never used and an interrupted run can simply be started again.
+# Binaries that are there already are taken: $KUBEBUILDER_ASSETS and PATH where their
+# version fits, $GARAGE_BIN for Garage of its own version.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+root="${XDG_CACHE_HOME:-$HOME/.cache}/garage-holdfast/assets"
+kube_version=1.37.2
+oldest_version=1.34.4
+garage_versions="2.5.0 2.0.0"
+helm_version=4.3.1
+
+[ "${1:-}" = path ] && { echo "$root"; exit 0; }
+
+# --- what the machine must have, named before anything is built -------------------------
+missing=0
+need() { # need COMMAND WHAT-TO-DO
+  command -v "$1" >/dev/null 2>&1 && return 0
+  echo "assets: '$1' is missing: $2" >&2
+  missing=1
+}
+if [ "$(uname -s)" != Linux ]; then echo "assets: the bed needs Linux (namespaces); this is $(uname -s)" >&2; exit 1; fi
+need cargo "install the Rust toolchain (rustup.rs)"
+need go "install Go 1.26 or newer"
+need cc "install a C compiler (Debian: apt-get install build-essential)"
+need make "install make (Debian: apt-get install make)"
+need ip "install iproute2 (Debian: apt-get install iproute2)"
+need unshare "install util-linux (Debian: apt-get install util-linux)"
+need nsenter "install util-linux (Debian: apt-get install util-linux)"
+need flock "install util-linux (Debian: apt-get install util-linux)"
+if command -v go >/dev/null 2>&1; then
+  gv=$(go env GOVERSION | sed 's/^go//; s/[^0-9.].*//')
+  if [ "$(printf '1.26\n%s\n' "$gv" | sort -V | head -1)" != 1.26 ]; then
+    echo "assets: Go $gv is too old: install Go 1.26 or newer" >&2; missing=1
+  fi
+fi
+if ! unshare --user --map-root-user --mount --net --pid --fork true 2>/dev/null; then
+  echo "assets: this user may not make namespaces: run as root, or allow unprivileged user namespaces (sysctl -w kernel.unprivileged_userns_clone=1; on Ubuntu also kernel.apparmor_restrict_unprivileged_userns=0)" >&2
+  missing=1
+fi
+[ "$missing" = 0 ] || exit 1
+
+mkdir -p "$root"
+# Two runs at once build nothing twice: the second waits here. The lock ends with its owner.
+exec 9>"$root/.lock"
+if ! flock -n 9; then echo "assets: another run is building; waiting for it"; flock 9; fi
+# What an interrupted run left behind.
+rm -rf "$root"/.building-*
+
+say() { printf '%s assets: %s\n' "$(date +%H:%M:%S)" "$*"; }
+
+# Rough minutes on two cores, only for the remaining time that is shown.
+declare -A minutes=()
+todo=()
+plan() { [ -e "$root/$1/.whole" ] || { todo+=("$1"); minutes[$1]=$2; }; }
+plan "controlplane-$kube_version" 7
+for v in $garage_versions; do plan "garage-$v" 6; done
+[ "${1:-}" = oldest ] && plan "controlplane-$oldest_version" 5
+
+remaining() { local sum=0 a; for a in "${todo[@]}"; do [ -e "$root/$a/.whole" ] || sum=$((sum + minutes[$a])); done; echo "$sum"; }
+
+# begin NAME -> prints the folder to build in
+begin() { local d="$root/.building-$1-$$"; rm -rf "$d"; mkdir -p "$d"; echo "$d"; }
+# whole NAME DIR: the only place where an asset gets its name
+whole() { rm -rf "${root:?}/$1"; touch "$2/.whole"; mv "$2" "$root/$1"; say "$1 is ready"; }
+
+# A heartbeat for a build that prints nothing for minutes.
+tick() { local name=$1 start; start=$(date +%s); while sleep 30; do say "$name: $((($(date +%s) - start) / 60)) min; about $(remaining) min in all were left at its start"; done; }
+run_ticking() { # run_ticking NAME COMMAND...
+  local name=$1 log rc=0; shift
+  log="$root/$name.log"
+  tick "$name" & local ticker=$!
+  "$@" >"$log" 2>&1 || rc=$?
+  kill "$ticker" 2>/dev/null || true; wait "$ticker" 2>/dev/null || true
+  if [ "$rc" != 0 ]; then echo "assets: building $name failed ($rc); the end of $log:" >&2; tail -30 "$log" >&2; exit 1; fi
+}
+
+# existing COMMAND VERSION-REGEX VERSION-ARGS... -> prints the path of a fitting binary
+existing() {
+  local name=$1 want=$2 dir; shift 2
+  for dir in "${KUBEBUILDER_ASSETS:-}" $(tr ':' ' ' <<<"$PATH"); do
+    if [ -n "$dir" ] && [ -x "$dir/$name" ] && "$dir/$name" "$@" 2>/dev/null | grep -Eq "$want"; then echo "$dir/$name"; return 0; fi
+  done
+  return 1
+}
+
+go_build() { # go_build MODULE-DIR OUT KUBE-VERSION PACKAGE BINARY
+  local major=${3%%.*} minor; minor=$(cut -d. -f2 <<<"$3")
+  local kube="-X k8s.io/component-base/version.gitVersion=v$3 -X k8s.io/component-base/version.gitMajor=$major -X k8s.io/component-base/version.gitMinor=$minor -X k8s.io/component-base/version.gitTreeState=clean"
+  local helm="-X helm.sh/helm/v4/internal/version.version=v$helm_version"
+  (cd "$1" && CGO_ENABLED=0 GOFLAGS=-mod=readonly GOTOOLCHAIN=local go build -trimpath -ldflags "-s -w $kube $helm" -o "$2/$5" "$4")
+}
+
+controlplane() { # controlplane VERSION MODULE-DIR BINARY...
+  local version=$1 module=$2 out path name; shift 2
+  local line="v${version%.*}\\."
+  out=$(begin "controlplane-$version")
+  for name in "$@"; do
+    path=
+    case $name in
+      etcd) path=$(existing etcd 'etcd Version: 3\.(6|7)' --version) || true ;;
+      helm) path=$(existing helm '^v?4\.' version --template '{{.Version}}') || true ;;
+      kubectl) path=$(existing kubectl "$line" version --client) || true ;;
+      *) path=$(existing "$name" "$line" --version) || true ;;
+    esac
+    if [ -n "$path" ]; then say "$name: taking $path"; ln -s "$path" "$out/$name"; continue; fi
+    say "building $name $version"
+    case $name in
+      etcd) run_ticking "controlplane-$version" go_build "$module" "$out" "$version" go.etcd.io/etcd/server/v3 etcd ;;
+      helm) run_ticking "controlplane-$version" go_build "$module" "$out" "$version" helm.sh/helm/v4/cmd/helm helm ;;
+      *) run_ticking "controlplane-$version" go_build "$module" "$out" "$version" "k8s.io/kubernetes/cmd/$name" "$name" ;;
+    esac
+  done
+  whole "controlplane-$version" "$out"
+}
+
+garage() { # garage VERSION
+  local out target
+  out=$(begin "garage-$1")
+  if [ -n "${GARAGE_BIN:-}" ] && "$GARAGE_BIN" --version 2>/dev/null | grep -Eq "[: v]$1( |$)"; then
+    say "garage $1: taking \$GARAGE_BIN"; ln -s "$GARAGE_BIN" "$out/garage"
+  else
+    say "building garage $1"
+    target="$out/target"
+    # Enough optimization for a bed; the environment of an outer cargo must not leak in.
+    run_ticking "garage-$1" env -u CARGO_TARGET_DIR -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS \
+      CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+      cargo install garage --version "$1" --locked --root "$out/install" --target-dir "$target"
+    mv "$out/install/bin/garage" "$out/garage"
+    rm -rf "$target" "$out/install"
+  fi
+  whole "garage-$1" "$out"
+}
+
+if [ "${#todo[@]}" -gt 0 ]; then say "to build: ${todo[*]}; about $(remaining) min on 2 cores"; fi
+for asset in "${todo[@]}"; do
+  case $asset in
+    "controlplane-$kube_version") controlplane "$kube_version" "$here/controlplane" etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm ;;
+    "controlplane-$oldest_version") controlplane "$oldest_version" "$here/controlplane/oldest" kube-apiserver kube-controller-manager kube-scheduler ;;
+    garage-*) garage "${asset#garage-}" ;;
+  esac
+done
+say "all there: $root"

@@ -1,0 +1,1 @@
+//! The test bed and the suites that run on it.
