@@ -4,4 +4,5 @@
 //! the shell reads, calls it, and performs the [`act::Action`]s it returned.
 
 pub mod act;
+pub mod lease;
 pub mod observe;
