@@ -4,6 +4,7 @@
 
 pub mod conditions;
 pub mod ids;
+pub mod lenient;
 pub mod names;
 pub mod node;
 pub mod status;
