@@ -75,7 +75,9 @@ pub(super) async fn perform<G: GarageCalls>(action: &Action, garage: &G) -> Outc
         Err(failure) => failure.into(),
     };
     match action {
-        Action::UpdateLayout { at, base, changes, staged } => update(garage, *at, *base, changes, staged).await,
+        Action::UpdateLayout { at, base, changes, staged } => {
+            update(garage, *at, *base, changes, staged).await
+        }
         Action::ApplyLayout { at, version, staged } => apply(garage, *at, *version, staged).await,
         Action::SkipDeadNodes { at, version } => match garage.skip_dead_nodes(*at, *version).await {
             Ok(acked) => Outcome::Executed(Answer::Skipped(acked)),

@@ -20,8 +20,12 @@ fn post() -> PostParams {
 
 /// An object's JSON as the client wants it.
 fn dynamic(object: &Object) -> Result<DynamicObject, Outcome> {
-    serde_json::from_value(object.value.clone())
-        .map_err(|error| Outcome::NotExecuted(Refusal::Denied { target: object.target().to_string(), message: error.to_string() }))
+    serde_json::from_value(object.value.clone()).map_err(|error| {
+        Outcome::NotExecuted(Refusal::Denied {
+            target: object.target().to_string(),
+            message: error.to_string(),
+        })
+    })
 }
 
 /// The stored object, except of a Secret: its content goes nowhere.
@@ -69,7 +73,9 @@ pub(super) async fn create(client: &Client, object: &Object) -> Outcome {
     match api(client, &target).create(&post(), &body).await {
         Ok(made) => stored(target.kind, made),
         // Somebody was faster, maybe we ourselves before a restart: the next pass compares it.
-        Err(Error::Api(status)) if status.is_already_exists() => Outcome::NotExecuted(Refusal::Conflict(target.to_string())),
+        Err(Error::Api(status)) if status.is_already_exists() => {
+            Outcome::NotExecuted(Refusal::Conflict(target.to_string()))
+        }
         Err(error) => failure(&target, &error),
     }
 }
@@ -93,7 +99,8 @@ pub(super) async fn patch(
     patch: &json_patch::Patch,
     dry_run: bool,
 ) -> Outcome {
-    let params = PatchParams { dry_run, field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let params =
+        PatchParams { dry_run, field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let body = Patch::<()>::Json(patch.clone());
     let api = api(client, target);
     let answer = if status {
@@ -107,7 +114,12 @@ pub(super) async fn patch(
     }
 }
 
-pub(super) async fn merge_status(client: &Client, target: &Target, resource_version: &str, status: &Value) -> Outcome {
+pub(super) async fn merge_status(
+    client: &Client,
+    target: &Target,
+    resource_version: &str,
+    status: &Value,
+) -> Outcome {
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let body = json!({
         "apiVersion": target.kind.api_version(),
@@ -170,7 +182,10 @@ pub(super) async fn publish(client: &Client, event: &Event) -> Outcome {
     };
     let events: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
     let Ok(body) = serde_json::from_value::<DynamicObject>(body) else {
-        return Outcome::NotExecuted(Refusal::Denied { target: target.to_string(), message: "not an event".to_owned() });
+        return Outcome::NotExecuted(Refusal::Denied {
+            target: target.to_string(),
+            message: "not an event".to_owned(),
+        });
     };
     match events.create(&post(), &body).await {
         Ok(_) => Outcome::Executed(Answer::Done),

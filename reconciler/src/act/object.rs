@@ -3,7 +3,8 @@
 use std::fmt;
 
 use json_patch::{
-    AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation, TestOperation, jsonptr::PointerBuf,
+    AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation, TestOperation,
+    jsonptr::PointerBuf,
 };
 use kube::api::ApiResource;
 use serde_json::Value;
@@ -254,9 +255,8 @@ mod tests {
 
     #[test]
     fn a_patch_that_lost_a_race_changes_nothing() {
-        let patch = PatchBuilder::new()
-            .set_entry("labels", "garage.rajsingh.info/a", Some("old"), "new")
-            .build();
+        let patch =
+            PatchBuilder::new().set_entry("labels", "garage.rajsingh.info/a", Some("old"), "new").build();
         let mut raced = json!({"metadata": {"labels": {"garage.rajsingh.info/a": "other"}}});
         let before = raced.clone();
         assert!(json_patch::patch(&mut raced, &patch).is_err());
