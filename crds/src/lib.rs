@@ -3,6 +3,7 @@
 //! No I/O, no clock, no client. The webhook and the reconciler share it, so that a rule exists once.
 
 pub mod conditions;
+pub mod convert;
 pub mod ids;
 pub mod lenient;
 pub mod names;
