@@ -191,6 +191,10 @@ pub struct NodeRedundancy {
     /// Garage's words for the repair that this proof adopted, only while it runs (max 64).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block_repair_progress: Option<String>,
+    /// When this node, of a Garage before 2.3.0, was last seen without room; absent again after a scrub
+    /// that completed later (O9).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_room_seen_at: Option<Time>,
 }
 
 /// `status.redundancy.verification`.
@@ -314,6 +318,22 @@ pub struct Evidence {
     /// Per finished node, what would show that it went down between two passes (P16).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub incarnations: BTreeMap<NodeId, Incarnation>,
+    /// Nodes that may lack items which another node's tables turn should have pushed (P6, P12): their
+    /// blocks turn waits until nobody is due a recheck.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub missed_node_ids: BTreeSet<NodeId>,
+    /// Blocks launches that an interrupted blocks turn has already used (P10).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub blocks_launches: BTreeMap<NodeId, i32>,
+    /// Passes after a blocks launch in which the node reported without a new worker (P10; 0..3).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub passes_without_worker: Option<i32>,
+    /// Since when the current node is up but missing from the answers (P11).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub silent_since: Option<Time>,
+    /// A tables stage of this proof ended without its counter of failed sync calls being readable (P7, D2).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sync_metrics_unread: Option<bool>,
     /// Begin of the quiet period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quiet_since: Option<Time>,
