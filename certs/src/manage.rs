@@ -1,0 +1,189 @@
+//! The loop around the pure parts: every replica keeps a leaf of its own; the leader rotates and
+//! injects.
+//!
+//! It polls by name rather than watching: that needs no permission beyond `get` on three named
+//! objects, and nothing can be missed by a cut watch.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::PostParams;
+use kube::{Api, Client};
+
+use crate::Error;
+use crate::authority::Leaf;
+use crate::inject::{self, Places};
+use crate::phase::{Policy, Step, decide};
+use crate::serving::{Slot, certified_key, read_files};
+use crate::state::{ROTATE_ANNOTATION, State};
+
+/// Deadline of one call.
+pub const CALL_DEADLINE: Duration = Duration::from_secs(5);
+/// How often everything is looked at.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// How often while there is no certificate yet.
+const FIRST_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Bounds a call and names it in the error.
+pub(crate) async fn deadline<T>(
+    what: &'static str,
+    within: Duration,
+    call: impl Future<Output = kube::Result<T>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(within, call).await {
+        Ok(result) => result.map_err(|source| Error::Kube { what, source: Box::new(source) }),
+        Err(_) => Err(Error::Deadline(what)),
+    }
+}
+
+/// End of the served certificate in seconds since the epoch; 0 until there is one.
+#[derive(Debug, Clone, Default)]
+pub struct Expiry(Arc<AtomicI64>);
+
+impl Expiry {
+    /// Seconds since the epoch, 0 while there is no certificate.
+    pub fn seconds(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+    fn set(&self, t: Timestamp) {
+        self.0.store(t.as_second(), Ordering::Relaxed);
+    }
+}
+
+/// An authority of our own.
+pub struct SelfSigned {
+    /// Kubernetes.
+    pub client: Client,
+    /// Namespace of the Secret.
+    pub namespace: String,
+    /// Name of the Secret.
+    pub secret: String,
+    /// Names that the leaf is for.
+    pub dns_names: Vec<String>,
+    /// Where the bundle goes.
+    pub places: Places,
+    /// Lifetimes.
+    pub policy: Policy,
+    /// Where the certificate goes.
+    pub slot: Slot,
+    /// Its end, for the metric.
+    pub expiry: Expiry,
+}
+
+impl SelfSigned {
+    /// Runs for ever. `leads` says whether this replica may rotate and inject now. A failure is logged
+    /// and tried again: the certificate that is there goes on serving.
+    pub async fn run(self, leads: impl Fn() -> bool + Send) {
+        let mut leaf: Option<Leaf> = None;
+        loop {
+            if let Err(error) = self.turn(&mut leaf, leads(), Timestamp::now()).await {
+                tracing::warn!(%error, "certificates");
+            }
+            tokio::time::sleep(if leaf.is_none() { FIRST_INTERVAL } else { INTERVAL }).await;
+        }
+    }
+
+    async fn turn(&self, leaf: &mut Option<Leaf>, leads: bool, now: Timestamp) -> Result<(), Error> {
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
+        let what = "reading the CA Secret";
+        let secret = match deadline(what, CALL_DEADLINE, api.get_opt(&self.secret)).await? {
+            Some(secret) => secret,
+            None => self.create(&api, now).await?,
+        };
+        let state = State::from_data(secret.data.as_ref().unwrap_or(&std::collections::BTreeMap::new()))?;
+        self.serve(leaf, &state, now)?;
+        if !leads {
+            return Ok(());
+        }
+        let carried = inject::ensure(&self.client, &self.places, &state.bundle()).await?;
+        let requested = secret.metadata.annotations.as_ref().and_then(|a| a.get(ROTATE_ANNOTATION)).cloned();
+        let step = decide(&state.facts(requested.as_deref(), carried), &self.policy, now);
+        if step == Step::Wait {
+            return Ok(());
+        }
+        let state = state.after(step, requested.as_deref(), &self.policy, now)?;
+        // With the resource version that was read: a rival's step is never overwritten.
+        let secret = Secret { data: Some(state.to_data()), ..secret };
+        let what = "writing the CA Secret";
+        deadline(what, CALL_DEADLINE, api.replace(&self.secret, &PostParams::default(), &secret)).await?;
+        tracing::info!(?step, "certificate authority rotation");
+        inject::ensure(&self.client, &self.places, &state.bundle()).await?;
+        self.serve(leaf, &state, now)
+    }
+
+    /// Keeps a valid leaf of the current CA in the slot.
+    fn serve(&self, leaf: &mut Option<Leaf>, state: &State, now: Timestamp) -> Result<(), Error> {
+        let fits = leaf.as_ref().is_some_and(|leaf| {
+            leaf.issuer_pem == state.current.cert_pem
+                && leaf.not_after.as_second() - now.as_second() > self.policy.leaf_renew_before
+        });
+        if fits {
+            return Ok(());
+        }
+        let new = state.current.issue(&self.dns_names, now, self.policy.leaf_lifetime)?;
+        self.slot.store(Some(Arc::new(certified_key(&new.cert_pem, &new.key_pem, "the new leaf")?)));
+        self.expiry.set(new.not_after);
+        tracing::info!(not_after = %new.not_after, "serving certificate issued");
+        *leaf = Some(new);
+        Ok(())
+    }
+
+    /// Whichever replica comes first makes it; the others read what it made.
+    async fn create(&self, api: &Api<Secret>, now: Timestamp) -> Result<Secret, Error> {
+        let state = State::create(now, &self.policy)?;
+        let secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(self.secret.clone()),
+                labels: Some([("app.kubernetes.io/name".to_owned(), "garage-holdfast".to_owned())].into()),
+                ..ObjectMeta::default()
+            },
+            type_: Some("Opaque".to_owned()),
+            data: Some(state.to_data()),
+            ..Secret::default()
+        };
+        let what = "creating the CA Secret";
+        match deadline(what, CALL_DEADLINE, api.create(&PostParams::default(), &secret)).await {
+            Err(Error::Kube { source, .. }) if matches!(&*source, kube::Error::Api(s) if s.is_already_exists()) => {
+                deadline("reading the CA Secret", CALL_DEADLINE, api.get(&self.secret)).await
+            }
+            other => other,
+        }
+    }
+}
+
+/// Certificates from files that somebody else renews (cert-manager): read again every few seconds,
+/// replaced when they changed, kept when the new ones do not fit.
+pub struct Files {
+    /// Folder with `tls.crt` and `tls.key`.
+    pub dir: PathBuf,
+    /// Where the certificate goes.
+    pub slot: Slot,
+    /// Its end, for the metric.
+    pub expiry: Expiry,
+}
+
+impl Files {
+    /// Runs for ever.
+    pub async fn run(self) {
+        let mut served: Option<String> = None;
+        loop {
+            match read_files(&self.dir).await {
+                Ok((certified, not_after, text)) => {
+                    if served.as_ref() != Some(&text) {
+                        self.slot.store(Some(Arc::new(certified)));
+                        self.expiry.set(not_after);
+                        tracing::info!(%not_after, "serving certificate read");
+                        served = Some(text);
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "certificates"),
+            }
+            tokio::time::sleep(if served.is_none() { FIRST_INTERVAL } else { INTERVAL }).await;
+        }
+    }
+}
