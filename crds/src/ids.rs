@@ -7,6 +7,8 @@ use std::str::FromStr;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+pub use crate::requests::{HoldRequest, InvalidRequest, ReplaceRequest, RequestToken};
+
 /// Why a value could not be read. Its text names the rule and the offending value, and says how to write it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]

@@ -8,6 +8,8 @@ pub mod ids;
 pub mod lenient;
 pub mod names;
 pub mod node;
+pub mod requests;
 pub mod status;
+pub mod units;
 pub mod v1beta1;
 pub mod v1beta2;

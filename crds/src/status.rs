@@ -230,8 +230,8 @@ pub struct Verification {
     /// Nodes with both turns done.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub completed_node_ids: BTreeSet<NodeId>,
-    /// What the running proof must remember.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// What the running proof must remember. Reading it never fails: see [`Evidence::unrecognized`].
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "read_evidence")]
     pub evidence: Option<Evidence>,
 }
 
@@ -268,10 +268,24 @@ pub enum Trigger {
     LayoutChanged,
 }
 
+/// Evidence of a shape that this release does not know becomes a marker instead of an error: one bad sub-object must not
+/// hide the object, nor pass for "nothing to remember".
+fn read_evidence<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Evidence>, D::Error> {
+    let value = Option::<serde_json::Value>::deserialize(deserializer)?;
+    Ok(value.map(|v| {
+        serde_json::from_value(v).unwrap_or_else(|_| Evidence { unrecognized: true, ..Evidence::default() })
+    }))
+}
+
 /// `verification.evidence`. An unrecognized shape restarts the proof.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Evidence {
+    /// Not stored: what was stored has a shape that this release does not know (a field, a word or a type of a later one, or
+    /// a damaged one). Nothing else in here is then to be believed, and the proof starts again.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub unrecognized: bool,
     /// The current node's stage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_stage: Option<NodeStage>,
