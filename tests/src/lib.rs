@@ -4,5 +4,6 @@
 //! inside namespaces of their own: no cluster, no container runtime, no root. Everything ends with the bed.
 
 pub mod error;
+pub mod network;
 
 pub use error::{Error, Result};
