@@ -6,3 +6,4 @@
 pub mod act;
 pub mod lease;
 pub mod observe;
+pub mod proof;

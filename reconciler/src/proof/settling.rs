@@ -1,0 +1,153 @@
+//! The quiet period and its end (P14, D4, D9, D10).
+
+use std::collections::BTreeMap;
+
+use holdfast_crds::ids::NodeId;
+use holdfast_crds::status::{Evidence, Phase, Time};
+
+use super::facts::{Facts, NodeFacts};
+use super::turns::{Flow, Pass};
+
+/// What must not move during the quiet period.
+struct Baselines {
+    resync: BTreeMap<String, i64>,
+    /// Sum of the five sync workers' errors per remote storage node.
+    remote_sync: BTreeMap<String, i64>,
+}
+
+impl Pass<'_> {
+    /// Length of the quiet period, in seconds.
+    pub(super) fn quiet_period(&self) -> i64 {
+        let spec = self.f.site.rpc_timeout.map_or(self.t.rpc_timeout, seconds_up);
+        let longest = self
+            .f
+            .local
+            .iter()
+            .map(|id| self.f.garage.rpc_timeouts.get(id).map_or(spec, |d| seconds_up(*d)))
+            .max()
+            .unwrap_or(spec);
+        let local = (2 * longest + self.t.quiet_margin).max(self.t.quiet_min);
+        if self.f.remote().next().is_some() { local + self.t.anti_entropy } else { local }
+    }
+
+    /// Its fixed end, while it runs.
+    pub(super) fn quiet_end(&self) -> Option<Time> {
+        self.e.quiet_since.map(|t| t.plus_seconds(self.quiet_period()))
+    }
+
+    /// A change restarts only the quiet period; nothing is launched again.
+    pub(super) fn drop_quiet_period(&mut self) {
+        self.e.quiet_since = None;
+        self.e.resync_error_baselines = BTreeMap::new();
+        if self.e.node_stage.is_none() {
+            self.e.sync_error_baselines = BTreeMap::new();
+        }
+    }
+
+    pub(super) fn settle(&mut self) -> Flow {
+        self.enter(Phase::Settling);
+        let now = match quiet(self.f, &self.e) {
+            Ok(now) => now,
+            Err(why) => {
+                self.drop_quiet_period();
+                self.notes.waits_for = Some(why);
+                return Flow::Wait;
+            }
+        };
+        let unchanged =
+            now.resync == self.e.resync_error_baselines && now.remote_sync == self.e.sync_error_baselines;
+        match self.e.quiet_since.and_then(|t| self.elapsed_since(t)) {
+            Some(s) if unchanged && s >= self.quiet_period() => self.verified(),
+            Some(_) if unchanged => {}
+            _ => {
+                self.e.quiet_since = Some(self.now);
+                self.e.resync_error_baselines = now.resync;
+                self.e.sync_error_baselines = now.remote_sync;
+            }
+        }
+        Flow::Wait
+    }
+
+    fn verified(&mut self) {
+        self.enter(Phase::Verified);
+        self.v.verified_at = Some(self.now);
+        let done = std::mem::take(&mut self.e);
+        // P16 needs what each node was; block errors must be able to go back to Settling without a launch.
+        self.e = Evidence {
+            tables_done_node_ids: done.tables_done_node_ids,
+            incarnations: done.incarnations,
+            sync_metrics_unread: done.sync_metrics_unread,
+            ..Evidence::default()
+        };
+        self.notes.progressed = true;
+    }
+}
+
+/// P14: whether every local node is quiet in this pass, and in a federation every other one in step.
+/// The error says who is not, in fixed words.
+fn quiet(f: &Facts<'_>, e: &Evidence) -> Result<Baselines, String> {
+    let mut resync = BTreeMap::new();
+    for id in &f.local {
+        let node = f.node(*id).filter(|n| n.up && n.reporting);
+        let Some(node) = node else { return Err(format!("node {} to answer", id.short())) };
+        quiet_node(*id, node, e, &mut resync)?;
+    }
+    if let Some(id) = f.blind.as_ref().and_then(|blind| blind.iter().next()) {
+        return Err(format!("node {} to see every storage node up", id.short()));
+    }
+    let h = &f.core.health;
+    if h.storage_nodes_up < h.storage_nodes || h.partitions_all_ok < h.partitions {
+        // In a federation this may be a remote node; it is named below where the list shows it.
+        if let Some(id) = f.remote().find(|id| !f.up(*id)) {
+            return Err(format!("remote storage node {} to be up", id.short()));
+        }
+        return Err("every partition to have all its nodes up".to_owned());
+    }
+    let mut remote_sync = BTreeMap::new();
+    for id in f.remote() {
+        let tables = f.workers(id).filter(|_| f.up(id)).and_then(|w| w.tables.as_ref());
+        match tables {
+            Some(tables) if tables.idle_and_empty => {
+                remote_sync.insert(id.to_string(), tables.errors.iter().sum());
+            }
+            _ => return Err(format!("remote storage node {} to answer with idle sync workers", id.short())),
+        }
+    }
+    Ok(Baselines { resync, remote_sync })
+}
+
+fn quiet_node(
+    id: NodeId,
+    node: &NodeFacts,
+    e: &Evidence,
+    resync: &mut BTreeMap<String, i64>,
+) -> Result<(), String> {
+    let short = id.short();
+    let Some(workers) = &node.workers else { return Err(format!("node {short} to answer")) };
+    // P16 compares with its Pod; while there is none, nothing vouches for the process.
+    if e.incarnations.get(&id).is_none_or(|i| i.pod_uid.is_some() && node.incarnation.pod_uid.is_none()) {
+        return Err(format!("the Pod of node {short}"));
+    }
+    if workers.running_repair().is_some() {
+        return Err(format!("the block repair that runs on node {short}"));
+    }
+    if workers.resync.idle != Some(true) || workers.resync.deferred.is_some_and(|q| q != Some(0)) {
+        return Err(format!("the block resync of node {short}"));
+    }
+    for (worker, errors) in &workers.resync.persistent_errors {
+        // A gauge, stale until the worker wakes: 0 is required, not only unchanged (D4).
+        if *errors != Some(0) {
+            return Err(format!("the blocks in error on node {short}"));
+        }
+        resync.insert(format!("{id}/{worker}"), 0);
+    }
+    if node.block_errors.as_ref().is_none_or(|b| !b.is_empty()) {
+        return Err(format!("the blocks in error on node {short}"));
+    }
+    Ok(())
+}
+
+fn seconds_up(d: std::time::Duration) -> i64 {
+    let whole = i64::try_from(d.as_secs()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4);
+    whole + i64::from(d.subsec_nanos() > 0)
+}
