@@ -4,6 +4,10 @@
 //! the shell reads, calls it, and performs the [`act::Action`]s it returned.
 
 pub mod act;
+pub mod garage;
 pub mod lease;
 pub mod observe;
 pub mod proof;
+
+#[cfg(test)]
+mod testing;
