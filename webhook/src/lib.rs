@@ -1,1 +1,53 @@
-//! Admission and conversion webhook server.
+//! Admission and conversion webhook server for `garage.rajsingh.info` (`architecture.md`, "Webhook server").
+//!
+//! # How to serve
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use holdfast_webhook::{CertSlot, Config, KubeLookups, Server};
+//! # async fn wire(client: kube::Client, nodes: kube::runtime::reflector::Store<holdfast_crds::node::GarageNode>) -> Result<(), holdfast_webhook::Error> {
+//! // Somebody else fills and swaps this slot; the server only reads it.
+//! let slot = Arc::new(arc_swap::ArcSwapOption::<rustls::sign::CertifiedKey>::empty());
+//! let mut registry = prometheus_client::registry::Registry::with_prefix("garage_holdfast");
+//! let lookups = Arc::new(KubeLookups::new(client, nodes, std::time::Duration::from_secs(2)));
+//! let shutdown = tokio_util::sync::CancellationToken::new();
+//!
+//! let server = Server::bind(Config::new(([0, 0, 0, 0], 9443).into()), CertSlot::new(slot), lookups, &mut registry)?;
+//! let readiness = server.readiness(); // for /readyz on another port
+//! server.run(shutdown).await; // returns after the drain
+//! # let _ = readiness;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`serve`] does both steps in one call.
+//!
+//! # What the webhook configuration must say
+//!
+//! - [`CLUSTER_PATH`]: `garageclusters`, `CREATE` and `UPDATE`, `apiVersions: [v1beta1, v1beta2]`. With both listed
+//!   each request comes in the version that the client wrote, so that V12 compares the carriers byte for byte;
+//!   with v1beta2 alone it still works, on the tiers that the carriers became.
+//! - [`NODE_PATH`]: `garagenodes` and `garagenodes/status`, `CREATE` and `UPDATE`, `apiVersions: [v1beta1]`.
+//! - [`CONVERT_PATH`]: the conversion stanza of the GarageCluster CRD, review version `v1`.
+//!
+//! `/convert` needs neither leadership, nor Garage, nor a cache, nor the API server.
+
+mod admission;
+mod body;
+mod cert;
+mod config;
+mod connection;
+mod conversion;
+mod limits;
+mod lookup;
+mod metrics;
+mod route;
+mod server;
+mod uid;
+
+pub use admission::NoLookups;
+pub use cert::CertSlot;
+pub use config::Config;
+pub use lookup::{KubeLookups, Lookups};
+pub use route::{CLUSTER_PATH, CONVERT_PATH, NODE_PATH};
+pub use server::{Error, Readiness, Server, serve};

@@ -1,0 +1,208 @@
+//! The listener, and how the server begins and ends.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use prometheus_client::registry::Registry;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::cert::CertSlot;
+use crate::config::Config;
+use crate::connection;
+use crate::limits::Budget;
+use crate::lookup::Lookups;
+use crate::metrics::Metrics;
+
+/// Why the server cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address is taken, or not ours.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The configured address.
+        address: SocketAddr,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The TLS library does not take the settings.
+    #[error("cannot set up TLS: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+/// What all connections share.
+pub(crate) struct Shared {
+    pub config: Config,
+    pub metrics: Metrics,
+    pub lookups: Arc<dyn Lookups>,
+    pub requests: Arc<Semaphore>,
+    pub admission_budget: Budget,
+    pub conversion_budget: Budget,
+}
+
+/// Whether requests may be sent here: the certificate is loaded, the listener is open, and the process is not
+/// leaving. Not whether caches are full: that would deadlock an installation.
+#[derive(Debug, Clone)]
+pub struct Readiness {
+    cert: CertSlot,
+    open: Arc<AtomicBool>,
+}
+
+impl Readiness {
+    /// Whether it is so now.
+    pub fn is_ready(&self) -> bool {
+        self.open.load(Ordering::Relaxed) && self.cert.is_loaded()
+    }
+
+    /// What is missing, for a probe's answer; `None` when ready.
+    pub fn missing(&self) -> Option<&'static str> {
+        if !self.open.load(Ordering::Relaxed) {
+            Some("the webhook listener is not open, or is closing")
+        } else if !self.cert.is_loaded() {
+            Some("no serving certificate is loaded yet")
+        } else {
+            None
+        }
+    }
+}
+
+/// A server with its listener open.
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    tls: TlsAcceptor,
+    shared: Arc<Shared>,
+    readiness: Readiness,
+}
+
+impl Server {
+    /// Opens the listener and registers the metrics. Nothing is accepted before [`Server::run`].
+    ///
+    /// # Errors
+    /// The address cannot be listened on.
+    pub fn bind(
+        config: Config,
+        cert: CertSlot,
+        lookups: Arc<dyn Lookups>,
+        registry: &mut Registry,
+    ) -> Result<Self, Error> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(cert.clone()));
+        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+
+        let address = config.listen;
+        let listen = |address: SocketAddr| {
+            let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+            socket.set_reuseaddr(true)?;
+            socket.bind(address)?;
+            let listener = socket.listen(1024)?;
+            let address = listener.local_addr()?;
+            Ok((listener, address))
+        };
+        let (listener, address) = listen(address).map_err(|source| Error::Listen { address, source })?;
+        Ok(Self {
+            listener,
+            address,
+            tls: TlsAcceptor::from(Arc::new(tls)),
+            readiness: Readiness { cert, open: Arc::new(AtomicBool::new(true)) },
+            shared: Arc::new(Shared {
+                metrics: Metrics::register(registry),
+                lookups,
+                requests: Arc::new(Semaphore::new(config.max_requests)),
+                admission_budget: Budget::new(config.admission_budget),
+                conversion_budget: Budget::new(config.conversion_budget),
+                config,
+            }),
+        })
+    }
+
+    /// Where it listens; with port 0 configured, the port that it got.
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// For the readiness probe.
+    pub fn readiness(&self) -> Readiness {
+        self.readiness.clone()
+    }
+
+    /// Serves until `shutdown`, then fails readiness, serves on for the drain time, lets requests in flight finish,
+    /// and returns.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let Self { listener, address, tls, shared, readiness } = self;
+        tracing::info!(%address, "the webhook server listens");
+        let connections = TaskTracker::new();
+        let closing = CancellationToken::new();
+        let room = Arc::new(Semaphore::new(shared.config.max_connections));
+
+        let drained = async {
+            shutdown.cancelled().await;
+            readiness.open.store(false, Ordering::Relaxed);
+            tracing::info!("the webhook server is draining");
+            tokio::time::sleep(shared.config.drain_time).await;
+        };
+        tokio::pin!(drained);
+        loop {
+            let accepted = tokio::select! {
+                () = &mut drained => break,
+                accepted = listener.accept() => accepted,
+            };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // One connection's trouble, or no more file descriptors: that passes.
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    shared.metrics.connection("accept_failed");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    continue;
+                }
+            };
+            let Ok(place) = room.clone().try_acquire_owned() else {
+                shared.metrics.connection("no_room");
+                shared.metrics.overloaded("connections");
+                continue;
+            };
+            // Reviews are small and answered at once: no waiting to fill a packet.
+            let _ = stream.set_nodelay(true);
+            let (tls, shared, closing) = (tls.clone(), shared.clone(), closing.clone());
+            connections.spawn(async move {
+                let open = shared.metrics.open_connections.clone();
+                open.inc();
+                connection::serve(stream, peer, tls, shared, closing).await;
+                open.dec();
+                drop(place);
+            });
+        }
+        drop(listener);
+        closing.cancel();
+        connections.close();
+        let grace = shared.config.drain_grace;
+        if tokio::time::timeout(grace, connections.wait()).await.is_err() {
+            tracing::warn!(left = connections.len(), "connections were still open at the end of the drain");
+        }
+        tracing::info!("the webhook server has ended");
+    }
+}
+
+/// Binds and runs in one; for a caller that needs neither the address nor readiness.
+///
+/// # Errors
+/// The address cannot be listened on.
+pub async fn serve(
+    config: Config,
+    cert: CertSlot,
+    lookups: Arc<dyn Lookups>,
+    registry: &mut Registry,
+    shutdown: CancellationToken,
+) -> Result<(), Error> {
+    Server::bind(config, cert, lookups, registry)?.run(shutdown).await;
+    Ok(())
+}
