@@ -13,3 +13,4 @@ pub mod status;
 pub mod units;
 pub mod v1beta1;
 pub mod v1beta2;
+pub mod validate;

@@ -95,10 +95,15 @@ pub(crate) const fn kind_name(kind: Kind) -> &'static str {
 }
 
 /// Judges the review in `body` and appends the answer to `out`. `None`: there is no `uid` to answer to.
-pub(crate) async fn answer(kind: Kind, body: &[u8], lookups: &dyn Lookups, out: &mut Vec<u8>) -> Option<Judged> {
-    let review = std::str::from_utf8(body)
-        .ok()
-        .and_then(|text| serde_json::from_str::<Review<'_>>(text).map_err(|e| Unreadable::from_json("the review", &e)).into());
+pub(crate) async fn answer(
+    kind: Kind,
+    body: &[u8],
+    lookups: &dyn Lookups,
+    out: &mut Vec<u8>,
+) -> Option<Judged> {
+    let review = std::str::from_utf8(body).ok().and_then(|text| {
+        serde_json::from_str::<Review<'_>>(text).map_err(|e| Unreadable::from_json("the review", &e)).into()
+    });
     let review = match review {
         Some(Ok(review)) => review,
         unreadable => {
@@ -161,7 +166,8 @@ fn refuse_unread(kind: Kind, uid: &str, error: &BadReview, out: &mut Vec<u8>) ->
 /// The request inside a review. Which version is meant goes by `requestKind` (V12).
 fn read<'a>(kind: Kind, request: &ReviewRequest<'a>) -> Result<Request<'a>, BadReview> {
     let operation = request.operation.as_deref().ok_or(BadReview::Lacks("request.operation"))?;
-    let operation = Operation::from_word(operation).ok_or_else(|| BadReview::Operation(operation.to_owned()))?;
+    let operation =
+        Operation::from_word(operation).ok_or_else(|| BadReview::Operation(operation.to_owned()))?;
     let subresource = request.sub_resource.as_deref().unwrap_or_default();
     let object_kind = request.kind.as_ref().ok_or(BadReview::Lacks("request.kind"))?;
     let mut addressed = Version::V1beta1;
@@ -243,7 +249,9 @@ fn write_denied(uid: &str, code: u16, reason: &str, message: &str, rule: Option<
 }
 
 fn begin(uid: &str, out: &mut Vec<u8>) {
-    out.extend_from_slice(br#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"#);
+    out.extend_from_slice(
+        br#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"#,
+    );
     string(uid, out);
 }
 

@@ -33,7 +33,12 @@ pub(crate) struct Activity {
 impl Activity {
     fn new() -> Self {
         let now = Instant::now();
-        Self { since: now, in_flight: AtomicUsize::new(0), requests: AtomicU64::new(0), last: Mutex::new(now) }
+        Self {
+            since: now,
+            in_flight: AtomicUsize::new(0),
+            requests: AtomicU64::new(0),
+            last: Mutex::new(now),
+        }
     }
 
     fn touch(&self) {
@@ -75,7 +80,13 @@ impl Drop for InFlight {
 }
 
 /// Serves one accepted connection to its end.
-pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, tls: TlsAcceptor, shared: Arc<Shared>, closing: CancellationToken) {
+pub(crate) async fn serve(
+    stream: TcpStream,
+    peer: SocketAddr,
+    tls: TlsAcceptor,
+    shared: Arc<Shared>,
+    closing: CancellationToken,
+) {
     let handshake = async {
         // Nothing is allocated for a peer that says nothing.
         stream.readable().await?;
@@ -135,8 +146,13 @@ pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, tls: TlsAcceptor,
 }
 
 /// Runs a connection until it ends, stands still too long, or the server closes.
-async fn drive<C>(connection: C, peer: SocketAddr, activity: &Activity, shared: &Shared, closing: &CancellationToken)
-where
+async fn drive<C>(
+    connection: C,
+    peer: SocketAddr,
+    activity: &Activity,
+    shared: &Shared,
+    closing: &CancellationToken,
+) where
     C: GracefulConnection,
     C::Error: std::fmt::Display,
 {
@@ -176,4 +192,3 @@ where
         }
     }
 }
-

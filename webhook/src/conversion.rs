@@ -30,28 +30,26 @@ pub(crate) async fn answer(body: Bytes) -> Option<Converted> {
 fn convert(body: &[u8]) -> Option<Converted> {
     // Carriers become fields and the other way round; the size hardly changes.
     let mut bytes = Vec::with_capacity(body.len() + body.len() / 8 + 256);
-    match review::answer(body, &mut bytes) {
-        Ok(answered) => {
-            let failed = answered.failure.is_some();
-            if failed {
-                tracing::warn!(
-                    uid = %Quoted(&answered.uid),
-                    desired = %Quoted(&answered.desired),
-                    objects = answered.objects,
-                    "a conversion failed"
-                );
-            } else {
-                tracing::debug!(uid = %Quoted(&answered.uid), objects = answered.objects, "converted");
-            }
-            Some(Converted { bytes, result: if failed { "failed" } else { "success" }, objects: answered.objects })
-        }
-        Err(_) => {
-            // The parser's own words may quote the payload.
-            let uid = uid::recover(body)?;
-            tracing::warn!(uid = %Quoted(&uid), "a conversion review is unreadable");
-            bytes.clear();
-            review::write_failed(&uid, "the ConversionReview is not JSON, or JSON of another shape", &mut bytes);
-            Some(Converted { bytes, result: "unreadable", objects: 0 })
-        }
+    let Ok(answered) = review::answer(body, &mut bytes) else {
+        // The parser's own words may quote the payload.
+        let uid = uid::recover(body)?;
+        tracing::warn!(uid = %Quoted(&uid), "a conversion review is unreadable");
+        bytes.clear();
+        let why = "the ConversionReview is not JSON, or JSON of another shape";
+        review::write_failed(&uid, why, &mut bytes);
+        return Some(Converted { bytes, result: "unreadable", objects: 0 });
+    };
+    let failed = answered.failure.is_some();
+    if failed {
+        tracing::warn!(
+            uid = %Quoted(&answered.uid),
+            desired = %Quoted(&answered.desired),
+            objects = answered.objects,
+            "a conversion failed"
+        );
+    } else {
+        tracing::debug!(uid = %Quoted(&answered.uid), objects = answered.objects, "converted");
     }
+    let result = if failed { "failed" } else { "success" };
+    Some(Converted { bytes, result, objects: answered.objects })
 }

@@ -4,10 +4,8 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
-use holdfast_crds::names::annotation::node as node_key;
 use holdfast_crds::node::GarageNode;
-use holdfast_crds::validate::{ClusterView, Fact, Member, Parent};
-use kube::ResourceExt;
+use holdfast_crds::validate::{ClusterView, Fact, Member, NodeView, Parent};
 use kube::runtime::reflector::Store;
 
 /// Where the server gets facts. Whatever it cannot get it reports as [`Fact::Unknown`]: the rule then refuses.
@@ -48,7 +46,9 @@ impl KubeLookups {
             }
             Err(_) => {
                 tracing::warn!("the live read of a GarageCluster failed");
-                return Fact::Unknown(Cow::Borrowed("the GarageCluster could not be read from the API server"));
+                return Fact::Unknown(Cow::Borrowed(
+                    "the GarageCluster could not be read from the API server",
+                ));
             }
         };
         match ClusterView::from_json("the live GarageCluster", &text) {
@@ -66,25 +66,28 @@ impl Lookups for KubeLookups {
         if !matches!(self.nodes.wait_until_ready().now_or_never(), Some(Ok(()))) {
             return Fact::Unknown(Cow::Borrowed("the list of GarageNodes is not read yet"));
         }
-        let of_cluster = |node: &GarageNode| {
-            node.namespace().as_deref() == Some(namespace) && { let _ = cluster; true }
-        };
-        Fact::Known(self.nodes.state().iter().filter(|n| of_cluster(n)).filter_map(|n| member(n)).collect())
+        Fact::Known(self.nodes.state().iter().filter_map(|n| member(n, namespace, cluster)).collect())
     }
 
     fn parent<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Fact<Option<Parent>>> {
         async move {
-            tokio::time::timeout(self.deadline, self.read_parent(namespace, name)).await.unwrap_or_else(|_| {
-                tracing::warn!("the live read of a GarageCluster took too long");
-                Fact::Unknown(Cow::Borrowed("the API server did not show the GarageCluster in time"))
-            })
+            tokio::time::timeout(self.deadline, self.read_parent(namespace, name)).await.unwrap_or_else(
+                |_| {
+                    tracing::warn!("the live read of a GarageCluster took too long");
+                    Fact::Unknown(Cow::Borrowed("the API server did not show the GarageCluster in time"))
+                },
+            )
         }
         .boxed()
     }
 }
 
-/// The parts of a GarageNode that V4 and V5 read; none when it is not of a pool.
-fn member(node: &GarageNode) -> Option<Member> {
-    let _ = (node, node_key::RECOVERY_PIN);
-    None
+/// The member that a GarageNode is; none when it is not of a pool of that cluster.
+fn member(node: &GarageNode, namespace: &str, cluster: &str) -> Option<Member> {
+    if node.metadata.namespace.as_deref() != Some(namespace) {
+        return None;
+    }
+    let json = serde_json::to_string(node).ok()?;
+    let view = NodeView::from_json("a GarageNode", &json).ok()?;
+    (view.pool_backed && view.cluster == cluster).then(|| Member::from(&view))
 }

@@ -87,9 +87,17 @@ impl Metrics {
             "From the headers of a request to its answer, the body's arrival included",
             metrics.duration.clone(),
         );
-        registry.register("webhook_conversion_objects", "Objects in one conversion request", metrics.converted.clone());
+        registry.register(
+            "webhook_conversion_objects",
+            "Objects in one conversion request",
+            metrics.converted.clone(),
+        );
         registry.register("webhook_open_connections", "Connections now", metrics.open_connections.clone());
-        registry.register("webhook_connections", "Connections by how they began", metrics.connections.clone());
+        registry.register(
+            "webhook_connections",
+            "Connections by how they began",
+            metrics.connections.clone(),
+        );
         registry.register("webhook_overload_refusals", "Refusals for a limit", metrics.overload.clone());
         metrics
     }

@@ -107,7 +107,11 @@ impl Refused {
 }
 
 /// Answers one request.
-pub(crate) async fn handle(request: Request<Incoming>, shared: &Arc<Shared>, in_flight: Arc<InFlight>) -> Response<Answer> {
+pub(crate) async fn handle(
+    request: Request<Incoming>,
+    shared: &Arc<Shared>,
+    in_flight: Arc<InFlight>,
+) -> Response<Answer> {
     let begun = Instant::now();
     let route = Route::of(request.uri().path());
     let version = request.version();
@@ -171,8 +175,12 @@ async fn serve(
     };
     let config = &shared.config;
     let (limit, budget, deadline): (usize, _, Duration) = match route {
-        Route::Validate(_) => (config.admission_body_limit, &shared.admission_budget, config.admission_deadline),
-        Route::Convert => (shared.conversion_budget.total(), &shared.conversion_budget, config.conversion_deadline),
+        Route::Validate(_) => {
+            (config.admission_body_limit, &shared.admission_budget, config.admission_deadline)
+        }
+        Route::Convert => {
+            (shared.conversion_budget.total(), &shared.conversion_budget, config.conversion_deadline)
+        }
     };
     let mut share = budget.share();
     let work = async {
@@ -208,7 +216,8 @@ fn answer(bytes: Vec<u8>, share: Share, permit: tokio::sync::OwnedSemaphorePermi
 async fn validate(kind: Kind, body: &[u8], shared: &Shared) -> Result<(Vec<u8>, &'static str), Refused> {
     let mut out = Vec::with_capacity(512);
     let judged = admission::answer(kind, body, &*shared.lookups, &mut out).await.ok_or(Refused::NoUid)?;
-    let labels = VerdictLabels { kind: admission::kind_name(kind), verdict: judged.verdict, rule: judged.rule };
+    let labels =
+        VerdictLabels { kind: admission::kind_name(kind), verdict: judged.verdict, rule: judged.rule };
     shared.metrics.verdicts.get_or_create(&labels).inc();
     Ok((out, judged.verdict))
 }

@@ -88,9 +88,20 @@ mod tests {
     fn the_uid_is_found_in_whatever_can_be_read_before_it() {
         let found = |body: &str| recover(body.as_bytes());
         assert_eq!(found(r#"{"request":{"uid":"u-1"}}"#).as_deref(), Some("u-1"));
-        assert_eq!(found(r#"{"kind":3,"request":{"a":[{"uid":"no"}],"uid":"u-2","object":{"#).as_deref(), Some("u-2"));
+        assert_eq!(
+            found(r#"{"kind":3,"request":{"a":[{"uid":"no"}],"uid":"u-2","object":{"#).as_deref(),
+            Some("u-2")
+        );
         assert_eq!(found(r#"{"request":{"uid":"u-3","uid":"u-4"}}"#).as_deref(), Some("u-3"));
-        for none in ["", "x", "[]", "null", r#"{"request":null}"#, r#"{"request":{"uid":7}}"#, r#"{"request":{"uid":""}}"#] {
+        for none in [
+            "",
+            "x",
+            "[]",
+            "null",
+            r#"{"request":null}"#,
+            r#"{"request":{"uid":7}}"#,
+            r#"{"request":{"uid":""}}"#,
+        ] {
             assert_eq!(found(none), None, "{none}");
         }
         assert_eq!(found(&format!(r#"{{"request":{{"uid":"{}"}}}}"#, "u".repeat(200))), None);

@@ -24,7 +24,8 @@ async fn still_serves(bed: &Bed) {
 async fn closes_within(stream: &mut TcpStream, wait: Duration) -> Vec<u8> {
     let mut got = Vec::new();
     // A reset is a closed connection too.
-    let _ = tokio::time::timeout(wait, stream.read_to_end(&mut got)).await.expect("the connection is not closed");
+    let _ =
+        tokio::time::timeout(wait, stream.read_to_end(&mut got)).await.expect("the connection is not closed");
     got
 }
 
@@ -42,7 +43,11 @@ async fn not_tls_is_closed() {
 #[tokio::test]
 async fn bad_tls_is_closed() {
     let bed = Bed::start();
-    for garbage in [&b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"[..], b"\x16\x03\x01\xff\xff", b"\x15\x03\x03\x00\x02\x02\x28"] {
+    for garbage in [
+        &b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"[..],
+        b"\x16\x03\x01\xff\xff",
+        b"\x15\x03\x03\x00\x02\x02\x28",
+    ] {
         let mut stream = TcpStream::connect(bed.address).await.unwrap();
         stream.write_all(garbage).await.unwrap();
         stream.shutdown().await.unwrap();
@@ -88,7 +93,9 @@ async fn wrong_method_path_content_type_and_no_body_get_their_status() {
     assert_eq!(bed.send(CLUSTER, "application/jsonp", "{}").await.0, 415);
     assert_eq!(bed.send(CLUSTER, "application/json", "").await.0, 400);
     assert_eq!(bed.send(CONVERT, "application/json", "").await.0, 400);
-    let get = bed.raw(format!("GET {CLUSTER} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes(), SECOND).await;
+    let get = bed
+        .raw(format!("GET {CLUSTER} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes(), SECOND)
+        .await;
     assert!(get.starts_with("HTTP/1.1 405") && get.to_lowercase().contains("allow: post"), "{get}");
     still_serves(&bed).await;
 }
@@ -98,7 +105,9 @@ async fn a_hundred_megabytes_are_refused_before_they_are_read() {
     let bed = Bed::start();
     let huge = 100_000_000;
     for path in [CLUSTER, NODE, CONVERT] {
-        let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {huge}\r\n\r\n");
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {huge}\r\n\r\n"
+        );
         let answer = bed.raw(head.as_bytes(), SECOND).await;
         assert!(answer.starts_with("HTTP/1.1 413"), "{path}: {answer}");
     }
@@ -109,7 +118,9 @@ async fn a_hundred_megabytes_are_refused_before_they_are_read() {
 async fn a_body_without_a_length_is_cut_off_at_the_limit() {
     let bed = Bed::with(|c| c.admission_body_limit = 100_000);
     let mut stream = bed.connect(&["http/1.1"]).await;
-    let head = format!("POST {CLUSTER} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let head = format!(
+        "POST {CLUSTER} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    );
     stream.write_all(head.as_bytes()).await.unwrap();
     let chunk = format!("{:x}\r\n{}\r\n", 10_000, " ".repeat(10_000));
     for _ in 0..20 {
@@ -127,7 +138,10 @@ async fn a_body_without_a_length_is_cut_off_at_the_limit() {
 async fn the_budget_of_bytes_answers_429_and_recovers() {
     let bed = Bed::with(|c| c.admission_budget = 64 << 10);
     let mut holding = bed.connect(&["http/1.1"]).await;
-    let head = format!("POST {CLUSTER} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n{}", " ".repeat(60_000));
+    let head = format!(
+        "POST {CLUSTER} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n{}",
+        " ".repeat(60_000)
+    );
     holding.write_all(head.as_bytes()).await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
     let body = format!("{}{}", " ".repeat(20_000), update(&cluster(json!({})), &cluster(json!({}))));
@@ -143,7 +157,9 @@ async fn the_budget_of_bytes_answers_429_and_recovers() {
 async fn too_many_requests_at_once_are_told_when_to_come_back() {
     let bed = Bed::with(|c| c.max_requests = 1);
     let mut holding = bed.connect(&["http/1.1"]).await;
-    let head = format!("POST {CLUSTER} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n");
+    let head = format!(
+        "POST {CLUSTER} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n"
+    );
     holding.write_all(head.as_bytes()).await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
     let answer = bed
@@ -152,7 +168,10 @@ async fn too_many_requests_at_once_are_told_when_to_come_back() {
             SECOND,
         )
         .await;
-    assert!(answer.starts_with("HTTP/1.1 429") && answer.to_lowercase().contains("retry-after: 1"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 429") && answer.to_lowercase().contains("retry-after: 1"),
+        "{answer}"
+    );
 }
 
 /// Bodies without a uid that can be found: HTTP 400, no envelope.
@@ -160,7 +179,21 @@ async fn too_many_requests_at_once_are_told_when_to_come_back() {
 async fn what_is_no_review_and_has_no_uid_is_a_bad_request() {
     let bed = Bed::start();
     let deep = "[".repeat(200_000);
-    for body in ["not json", "{", "[]", "null", "7", "\"x\"", "{}", r#"{"request":null}"#, r#"{"request":{}}"#, r#"{"request":{"uid":""}}"#, r#"{"request":{"uid":7}}"#, "\u{0}\u{1}", &deep] {
+    for body in [
+        "not json",
+        "{",
+        "[]",
+        "null",
+        "7",
+        "\"x\"",
+        "{}",
+        r#"{"request":null}"#,
+        r#"{"request":{}}"#,
+        r#"{"request":{"uid":""}}"#,
+        r#"{"request":{"uid":7}}"#,
+        "\u{0}\u{1}",
+        &deep,
+    ] {
         for path in [CLUSTER, NODE, CONVERT] {
             let (status, text) = bed.send(path, "application/json", body.to_owned()).await;
             assert_eq!(status, 400, "{path} {body:.40}: {text}");
@@ -179,9 +212,17 @@ async fn the_uid_comes_back_when_the_rest_cannot_be_read() {
         f(&mut review);
         review.to_string()
     };
-    let duplicate = good.to_string().replacen(r#""operation":"UPDATE""#, r#""operation":"UPDATE","operation":"DELETE""#, 1);
+    let duplicate = good.to_string().replacen(
+        r#""operation":"UPDATE""#,
+        r#""operation":"UPDATE","operation":"DELETE""#,
+        1,
+    );
     let twice = {
-        let mut review = update(&cluster(json!({})), &cluster(json!({"garage.rajsingh.info/node-local-out-of-service": "fast/kn-1"}))).to_string();
+        let mut review = update(
+            &cluster(json!({})),
+            &cluster(json!({"garage.rajsingh.info/node-local-out-of-service": "fast/kn-1"})),
+        )
+        .to_string();
         let end = review.rfind(r#""garage.rajsingh.info/node-local-out-of-service""#).unwrap();
         review.insert_str(end, r#""garage.rajsingh.info/node-local-out-of-service":"fast/kn-2","#);
         review
@@ -193,12 +234,18 @@ async fn the_uid_comes_back_when_the_rest_cannot_be_read() {
         ("unknown kind", change(&|r| r["request"]["kind"]["kind"] = json!("Pod"))),
         ("unknown requestKind", change(&|r| r["request"]["requestKind"]["kind"] = json!("GarageNode"))),
         ("unknown version", change(&|r| r["request"]["requestKind"]["version"] = json!("v1alpha1"))),
-        ("unknown apiVersion", change(&|r| r["request"]["object"]["apiVersion"] = json!("garage.rajsingh.info/v9"))),
+        (
+            "unknown apiVersion",
+            change(&|r| r["request"]["object"]["apiVersion"] = json!("garage.rajsingh.info/v9")),
+        ),
         ("unknown operation", change(&|r| r["request"]["operation"] = json!("PATCH"))),
         ("null object", change(&|r| r["request"]["object"] = Value::Null)),
         ("null oldObject", change(&|r| r["request"]["oldObject"] = Value::Null)),
         ("an object that is a string", change(&|r| r["request"]["object"] = json!("x"))),
-        ("annotations that are a list", change(&|r| r["request"]["object"]["metadata"]["annotations"] = json!([1]))),
+        (
+            "annotations that are a list",
+            change(&|r| r["request"]["object"]["metadata"]["annotations"] = json!([1])),
+        ),
         ("a spec that is a number", change(&|r| r["request"]["object"]["spec"] = json!(3))),
         ("no kind", change(&|r| drop(r["request"].as_object_mut().unwrap().remove("kind")))),
         ("no operation", change(&|r| drop(r["request"].as_object_mut().unwrap().remove("operation")))),
@@ -213,7 +260,9 @@ async fn the_uid_comes_back_when_the_rest_cannot_be_read() {
         assert_eq!(answer["response"]["status"]["code"], 400, "{what}: {answer}");
     }
     // JSON whose keys come sorted has the uid near the end; the API server writes it first.
-    let first = format!(r#"{{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{{"uid":"{UID}","object":{{"a":"#);
+    let first = format!(
+        r#"{{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{{"uid":"{UID}","object":{{"a":"#
+    );
     for body in [first, truncated.replacen("{\"apiVersion\"", "{\"x\":0,\"apiVersion\"", 1)] {
         let (status, answer) = bed.post(CLUSTER, body.clone()).await;
         if body.contains(UID) {
@@ -228,18 +277,27 @@ async fn the_uid_comes_back_when_the_rest_cannot_be_read() {
 #[tokio::test]
 async fn conversion_answers_failed_to_what_it_cannot_read() {
     let bed = Bed::start();
-    let review = |request: Value| json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request}).to_string();
+    let review = |request: Value| {
+        json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request})
+            .to_string()
+    };
     let v1 = "garage.rajsingh.info/v1beta1";
     let cases = [
         review(json!({"uid": "c-1", "desiredAPIVersion": v1, "objects": [null]})),
         review(json!({"uid": "c-1", "desiredAPIVersion": v1, "objects": [7]})),
         review(json!({"uid": "c-1", "desiredAPIVersion": v1, "objects": "x"})),
         review(json!({"uid": "c-1", "desiredAPIVersion": 7, "objects": []})),
-        review(json!({"uid": "c-1", "desiredAPIVersion": "garage.rajsingh.info/v7", "objects": [cluster(json!({}))]})),
+        review(
+            json!({"uid": "c-1", "desiredAPIVersion": "garage.rajsingh.info/v7", "objects": [cluster(json!({}))]}),
+        ),
         review(json!({"uid": "c-1", "objects": [cluster(json!({}))]})),
-        review(json!({"uid": "c-1", "desiredAPIVersion": v1, "objects": [{"apiVersion": "v1", "kind": "Pod"}]})),
+        review(
+            json!({"uid": "c-1", "desiredAPIVersion": v1, "objects": [{"apiVersion": "v1", "kind": "Pod"}]}),
+        ),
         format!(r#"{{"request":{{"uid":"c-1","desiredAPIVersion":"{v1}","objects":[{{"#),
-        format!(r#"{{"request":{{"uid":"c-1","desiredAPIVersion":"{v1}","desiredAPIVersion":"{v1}","objects":[]}}}}"#),
+        format!(
+            r#"{{"request":{{"uid":"c-1","desiredAPIVersion":"{v1}","desiredAPIVersion":"{v1}","objects":[]}}}}"#
+        ),
     ];
     for body in cases {
         let (status, answer) = bed.post(CONVERT, body.clone()).await;
@@ -259,8 +317,12 @@ async fn deep_nesting_in_parts_that_are_not_read_does_no_harm() {
     let (status, answer) = bed.post(CLUSTER, body).await;
     assert_eq!(status, 200);
     assert_eq!(answer["response"]["uid"], UID);
-    let object = format!(r#"{{"apiVersion":"garage.rajsingh.info/v1beta2","kind":"GarageCluster","spec":{{"x":{nested}}}}}"#);
-    let body = format!(r#"{{"request":{{"uid":"c-1","desiredAPIVersion":"garage.rajsingh.info/v1beta1","objects":[{object}]}}}}"#);
+    let object = format!(
+        r#"{{"apiVersion":"garage.rajsingh.info/v1beta2","kind":"GarageCluster","spec":{{"x":{nested}}}}}"#
+    );
+    let body = format!(
+        r#"{{"request":{{"uid":"c-1","desiredAPIVersion":"garage.rajsingh.info/v1beta1","objects":[{object}]}}}}"#
+    );
     let (status, answer) = bed.post(CONVERT, body).await;
     assert_eq!((status, &answer["response"]["uid"]), (200, &json!("c-1")));
     still_serves(&bed).await;

@@ -41,7 +41,12 @@ async fn a_refused_request_carries_rule_message_and_code() {
     let message = response["status"]["message"].as_str().unwrap();
     assert!(message.contains("kn-9") && message.contains("kn-1, kn-2, kn-3"), "{message}");
     assert!(response.get("patch").is_none());
-    assert!(bed.metrics().contains(r#"webhook_verdicts_total{kind="GarageCluster",verdict="refused",rule="V4"} 1"#), "{}", bed.metrics());
+    assert!(
+        bed.metrics()
+            .contains(r#"webhook_verdicts_total{kind="GarageCluster",verdict="refused",rule="V4"} 1"#),
+        "{}",
+        bed.metrics()
+    );
 }
 
 #[tokio::test]
@@ -107,7 +112,8 @@ async fn a_long_list_is_converted_in_order_and_in_number() {
             object
         })
         .collect();
-    let (status, answer) = bed.post(CONVERT, to_bytes(&conversion(&objects, "garage.rajsingh.info/v1beta1"))).await;
+    let (status, answer) =
+        bed.post(CONVERT, to_bytes(&conversion(&objects, "garage.rajsingh.info/v1beta1"))).await;
     assert_eq!(status, 200);
     assert_eq!(answer["response"]["uid"], "c-1");
     assert_eq!(answer["response"]["result"], json!({"status": "Success"}));
@@ -122,8 +128,9 @@ async fn a_long_list_is_converted_in_order_and_in_number() {
 #[tokio::test]
 async fn a_conversion_to_an_unserved_version_fails_in_its_envelope() {
     let bed = Bed::start();
-    let (status, answer) =
-        bed.post(CONVERT, to_bytes(&conversion(&[cluster(json!({}))], "garage.rajsingh.info/v1alpha1"))).await;
+    let (status, answer) = bed
+        .post(CONVERT, to_bytes(&conversion(&[cluster(json!({}))], "garage.rajsingh.info/v1alpha1")))
+        .await;
     assert_eq!(status, 200);
     assert_eq!(answer["response"]["uid"], "c-1");
     assert_eq!(answer["response"]["result"]["status"], "Failed");

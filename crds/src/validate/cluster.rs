@@ -166,7 +166,9 @@ fn never_both(edits: &Edits<'_>) -> Result<(), Refusal> {
 
 /// V6.
 fn one_hold(service: Option<&Service>, edit: Edit<'_>, pair: &Pair) -> Result<(), Refusal> {
-    if let Some(held) = edit.old.and_then(|old| old.parse::<HoldRequest>().ok()).filter(|held| held.0 != *pair) {
+    if let Some(held) =
+        edit.old.and_then(|old| old.parse::<HoldRequest>().ok()).filter(|held| held.0 != *pair)
+    {
         return Err(Refusal::new(
             Rule::V6,
             format_args!(
@@ -222,8 +224,7 @@ fn who_may(cluster: &ClusterView<'_>, edit: Edit<'_>) -> Result<(), Refusal> {
 /// V9. From factor 3 on one node less keeps the write quorum in every mode.
 fn quorum(cluster: &ClusterView<'_>, edit: Edit<'_>) -> Result<(), Refusal> {
     let why = match (cluster.factor, &*cluster.consistency_mode) {
-        (2, "dangerous") => return Ok(()),
-        (3.., _) => return Ok(()),
+        (2, "dangerous") | (3.., _) => return Ok(()),
         (2, _) => "needs both nodes for a write",
         _ => "has the only copy of each object on one node",
     };
@@ -283,7 +284,11 @@ fn known_pair<'l>(
                 edit.key,
                 Quoted(pair.node.as_str()),
                 Quoted(pair.pool.as_str()),
-                declared(in_pool().map(|m| &*m.kubernetes_node), "its members are on", "the pool has no members"),
+                declared(
+                    in_pool().map(|m| &*m.kubernetes_node),
+                    "its members are on",
+                    "the pool has no members"
+                ),
             ),
         )
     })
@@ -304,12 +309,18 @@ fn declared<'n>(names: impl Iterator<Item = &'n str>, what: &str, none: &'static
 /// V5: `status.nodeId`, and the pin where set.
 fn exact_identity(request: &ReplaceRequest, member: &Member, edit: Edit<'_>) -> Result<(), Refusal> {
     let asked = request.old_node_id;
-    let short = |id: &str| id.parse::<crate::ids::NodeId>().map_or_else(|_| Quoted(id).to_string(), |id| id.short());
+    let short =
+        |id: &str| id.parse::<crate::ids::NodeId>().map_or_else(|_| Quoted(id).to_string(), |id| id.short());
     let is_asked = |id: &str| id.eq_ignore_ascii_case(&asked.to_string());
     let refuse = |fact: std::fmt::Arguments<'_>| {
         Err(Refusal::new(
             Rule::V5,
-            format_args!("{} names identity {} for {}, but {fact}", edit.key, asked.short(), Quoted(&request.pair.to_string())),
+            format_args!(
+                "{} names identity {} for {}, but {fact}",
+                edit.key,
+                asked.short(),
+                Quoted(&request.pair.to_string())
+            ),
         ))
     };
     match (member.node_id.as_deref(), member.pin.as_deref()) {

@@ -258,7 +258,8 @@ impl<'a> Request<'a> {
         old: Option<&'a str>,
         new: Option<&'a str>,
     ) -> Result<Self, Unreadable> {
-        let judged = matches!(operation, Operation::Create | Operation::Update) && matches!(subresource, "" | "status");
+        let judged = matches!(operation, Operation::Create | Operation::Update)
+            && matches!(subresource, "" | "status");
         if !judged {
             return Ok(Self { operation, addressed, subject: Subject::Nothing });
         }

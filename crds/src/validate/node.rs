@@ -26,7 +26,9 @@ fn identity_moves(change: &Change<NodeView<'_>>) -> bool {
     let (Some(old), Some(new)) = (&change.old, &change.new) else { return false };
     let pinned = pin_of(Some(old)).or(pin_of(Some(new))).is_some();
     let Some(was) = old.node_id.as_deref() else { return false };
-    pinned && (old.pool_backed || new.pool_backed) && !new.node_id.as_deref().is_some_and(|is| same_id(was, is))
+    pinned
+        && (old.pool_backed || new.pool_backed)
+        && !new.node_id.as_deref().is_some_and(|is| same_id(was, is))
 }
 
 /// The parent that V10 and V11 need live.
@@ -60,7 +62,10 @@ fn pin_is_set(new: &NodeView<'_>, pin: &str) -> Result<(), Refusal> {
         ));
     }
     pin.parse::<NodeId>().map(drop).map_err(|e| {
-        Refusal::new(Rule::V10, format_args!("{e}; write the identity that status.nodeId shows into {}", node_key::RECOVERY_PIN))
+        Refusal::new(
+            Rule::V10,
+            format_args!("{e}; write the identity that status.nodeId shows into {}", node_key::RECOVERY_PIN),
+        )
     })
 }
 
@@ -87,7 +92,11 @@ fn identity_is_moved(change: &Change<NodeView<'_>>, lookup: &Lookup) -> Result<(
     let Some(is) = new.node_id.as_deref() else {
         return Err(Refusal::new(
             Rule::V11,
-            format_args!("status.nodeId {} of GarageNode {} cannot be emptied; write it as it was", short(was), Quoted(&old.name)),
+            format_args!(
+                "status.nodeId {} of GarageNode {} cannot be emptied; write it as it was",
+                short(was),
+                Quoted(&old.name)
+            ),
         ));
     };
     authorized(Rule::V11, old, new, was, is, lookup)?;
@@ -154,7 +163,9 @@ fn authorized(
     }
     let parent: &Parent = match &lookup.parent {
         Fact::Unknown(why) => return Err(Refusal::undecided(rule, why)),
-        Fact::Known(None) => return refuse(format_args!("GarageCluster {} does not exist", Quoted(&old.cluster))),
+        Fact::Known(None) => {
+            return refuse(format_args!("GarageCluster {} does not exist", Quoted(&old.cluster)));
+        }
         Fact::Known(Some(parent)) => parent,
     };
     let Some(value) = parent.replace.as_deref() else {
@@ -163,12 +174,19 @@ fn authorized(
     let Ok(request) = value.parse::<ReplaceRequest>() else {
         return refuse(format_args!("its GarageCluster's replace request {} is malformed", Quoted(value)));
     };
-    let same_pair = request.pair.pool.as_str() == old.pool && request.pair.node.as_str() == old.kubernetes_node;
+    let same_pair =
+        request.pair.pool.as_str() == old.pool && request.pair.node.as_str() == old.kubernetes_node;
     if !same_pair {
-        return refuse(format_args!("the standing replace request is for {}", Quoted(&request.pair.to_string())));
+        return refuse(format_args!(
+            "the standing replace request is for {}",
+            Quoted(&request.pair.to_string())
+        ));
     }
     if !same_id(&request.old_node_id.to_string(), was) {
-        return refuse(format_args!("the standing replace request is for identity {}", request.old_node_id.short()));
+        return refuse(format_args!(
+            "the standing replace request is for identity {}",
+            request.old_node_id.short()
+        ));
     }
     let recorded = parent
         .service
@@ -177,9 +195,11 @@ fn authorized(
         .filter(|s| s.old_node_id.as_deref().is_some_and(|id| same_id(id, was)))
         .and_then(|s| s.new_node_id.as_deref());
     match recorded {
-        Some(recorded) if !same_id(recorded, is) => {
-            refuse(format_args!("the replacement under way records {} as the new identity, not {}", short(recorded), is_id.short()))
-        }
+        Some(recorded) if !same_id(recorded, is) => refuse(format_args!(
+            "the replacement under way records {} as the new identity, not {}",
+            short(recorded),
+            is_id.short()
+        )),
         _ => Ok(()),
     }
 }

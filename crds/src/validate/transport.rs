@@ -8,7 +8,6 @@ use super::{Refusal, Rule};
 use crate::convert::{Version, convert_raw};
 use crate::names::annotation::cluster as key;
 
-
 /// Kubernetes' limit for the annotations of an object: bytes of all keys and values.
 const MAX_ANNOTATION_BYTES: usize = 262_144;
 
@@ -43,7 +42,9 @@ pub(super) fn validate(
                 same_tiers(old.and_then(|o| o.raw.as_ref()), raw)?;
             }
         }
-        (Version::V1beta2, Version::V1beta2) => nothing_left_over(addressed, old_annotations, &new.annotations)?,
+        (Version::V1beta2, Version::V1beta2) => {
+            nothing_left_over(addressed, old_annotations, &new.annotations)?;
+        }
         // A converted view of a v1beta2 object: its carriers are the conversion's own.
         (Version::V1beta2, Version::V1beta1) => {}
     }
@@ -93,7 +94,11 @@ fn through_v1beta1(old: &Annotations<'_>, new: &Annotations<'_>) -> Result<(), R
 }
 
 /// In v1beta2 neither carriers nor their words, but for what the old object had.
-fn nothing_left_over(addressed: Version, old: &Annotations<'_>, new: &Annotations<'_>) -> Result<(), Refusal> {
+fn nothing_left_over(
+    addressed: Version,
+    old: &Annotations<'_>,
+    new: &Annotations<'_>,
+) -> Result<(), Refusal> {
     let next = match addressed {
         Version::V1beta2 => "remove it and write the tier or pool itself into spec",
         Version::V1beta1 => "remove it and make the change through garage.rajsingh.info/v1beta2",
@@ -107,8 +112,7 @@ fn nothing_left_over(addressed: Version, old: &Annotations<'_>, new: &Annotation
             return Err(Refusal::new(
                 Rule::V12,
                 format_args!(
-                    "{name} cannot be set through {}: the conversion alone writes it; {next}",
-                    addressed
+                    "{name} cannot be set through {addressed}: the conversion alone writes it; {next}"
                 ),
             ));
         }
@@ -214,8 +218,9 @@ fn may_be_oversize(view: &ClusterView<'_>) -> bool {
 fn other_view_bytes(view: &ClusterView<'_>) -> Result<usize, Refusal> {
     let Some(raw) = view.raw else { return Ok(0) };
     let mut converted = Vec::with_capacity(raw.object.len());
-    convert_raw(raw.object.as_bytes(), other(view.version), &mut converted)
-        .map_err(|e| Refusal::new(Rule::V12, format_args!("the object has no {} view: {e}", other(view.version))))?;
+    convert_raw(raw.object.as_bytes(), other(view.version), &mut converted).map_err(|e| {
+        Refusal::new(Rule::V12, format_args!("the object has no {} view: {e}", other(view.version)))
+    })?;
     let measured = serde_json::from_slice::<Measured<'_>>(&converted).ok();
     Ok(measured.and_then(|m| m.metadata.annotations).map_or(0, |a| a.bytes))
 }

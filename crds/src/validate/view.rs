@@ -51,7 +51,10 @@ impl Unreadable {
     pub fn from_json(what: &'static str, error: &serde_json::Error) -> Self {
         Self::Json {
             what,
-            syntax: matches!(error.classify(), serde_json::error::Category::Syntax | serde_json::error::Category::Eof),
+            syntax: matches!(
+                error.classify(),
+                serde_json::error::Category::Syntax | serde_json::error::Category::Eof
+            ),
             line: error.line(),
             column: error.column(),
         }
@@ -201,6 +204,7 @@ impl From<&NodeLocalService> for Service {
 }
 
 /// The parts of a GarageCluster that rules read, the same for both versions.
+#[expect(clippy::struct_excessive_bools, reason = "each is one fact of an object, read on its own")]
 #[derive(Debug, Clone)]
 pub struct ClusterView<'a> {
     /// The version of this body; not always the one that the client addressed.
@@ -447,10 +451,17 @@ struct NodeStatus {
     node_id: Option<String>,
 }
 
-fn read<'a, T: Deserialize<'a> + Default>(what: &'static str, json: Option<&'a str>) -> Result<T, Unreadable> {
+fn read<'a, T: Deserialize<'a> + Default>(
+    what: &'static str,
+    json: Option<&'a str>,
+) -> Result<T, Unreadable> {
     json.map_or_else(
         || Ok(T::default()),
-        |json| serde_json::from_str::<Option<T>>(json).map(Option::unwrap_or_default).map_err(|e| Unreadable::from_json(what, &e)),
+        |json| {
+            serde_json::from_str::<Option<T>>(json)
+                .map(Option::unwrap_or_default)
+                .map_err(|e| Unreadable::from_json(what, &e))
+        },
     )
 }
 
@@ -542,7 +553,8 @@ impl From<ServiceStatus> for Service {
 impl<'a> NodeView<'a> {
     /// Reads the parts from an object's JSON. `what` names it in an error ("object", "oldObject").
     pub fn from_json(what: &'static str, json: &'a str) -> Result<Self, Unreadable> {
-        let object: Object<'a, NodeStatus> = serde_json::from_str(json).map_err(|e| Unreadable::from_json(what, &e))?;
+        let object: Object<'a, NodeStatus> =
+            serde_json::from_str(json).map_err(|e| Unreadable::from_json(what, &e))?;
         if object.api_version.as_deref() != Some("garage.rajsingh.info/v1beta1") {
             return Err(Unreadable::Version { what, known: "garage.rajsingh.info/v1beta1" });
         }

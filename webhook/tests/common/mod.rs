@@ -1,5 +1,5 @@
 //! A server in this process and clients that speak to it over real TLS.
-#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+#![allow(dead_code, clippy::needless_pass_by_value, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -134,11 +134,12 @@ pub fn client_config(certs: &[&Cert], alpn: &[&str]) -> rustls::ClientConfig {
     for cert in certs {
         roots.add(cert.der.clone()).unwrap();
     }
-    let mut config = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let mut config =
+        rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
     config.alpn_protocols = alpn.iter().map(|p| p.as_bytes().to_vec()).collect();
     config
 }
@@ -159,12 +160,18 @@ impl Client {
 
     pub async fn h2(bed: &Bed) -> Self {
         let io = TokioIo::new(bed.connect(&["h2"]).await);
-        let (sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+        let (sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
         tokio::spawn(connection);
         Self::H2(sender)
     }
 
-    pub async fn try_send(&mut self, path: &str, content_type: &str, body: Bytes) -> Result<(u16, String), hyper::Error> {
+    pub async fn try_send(
+        &mut self,
+        path: &str,
+        content_type: &str,
+        body: Bytes,
+    ) -> Result<(u16, String), hyper::Error> {
         let uri = match self {
             Self::H1(_) => path.to_owned(),
             Self::H2(_) => format!("https://localhost{path}"),
