@@ -1,0 +1,140 @@
+//! Starts a container from its plan, follows it, and runs commands beside it.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+
+use super::script::{self, Identity, Plan};
+
+/// Building a root takes milliseconds; a script that hangs must not hang the Pod.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// How a container ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exit {
+    /// The exit code; 128 + signal where a signal ended it.
+    pub code: i32,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+}
+
+/// A container that was started.
+pub struct Running {
+    child: Child,
+    /// The main process in the bed's PID namespace.
+    pub pid: Pid,
+}
+
+/// Starts a container. The error is a text for a person, with the end of its log.
+pub async fn start(plan: &Plan, folder: &Path, netns: &Path) -> Result<Running, String> {
+    let text = |error: std::io::Error| format!("failed to create the container: {error}");
+    for folder in [&plan.root, &folder.to_owned()] {
+        std::fs::create_dir_all(folder).map_err(text)?;
+    }
+    let file = folder.join("start.sh");
+    std::fs::write(&file, script::script(plan)).map_err(text)?;
+    std::fs::write(&plan.termination_log.source, "").map_err(text)?;
+    let mut child = Command::new("nsenter")
+        .arg(format!("--net={}", netns.display()))
+        .args(["unshare", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--", "sh"])
+        .arg(&file)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(text)?;
+    let mut pid = None;
+    let mut started = false;
+    if let Some(pipe) = child.stdout.take() {
+        let mut lines = BufReader::new(pipe).lines();
+        let told = async {
+            while let Ok(Some(line)) = lines.next_line().await {
+                if let Some(number) = line.strip_prefix("pid ") {
+                    pid = number.parse().ok().map(Pid::from_raw);
+                } else if line == "started" {
+                    started = true;
+                }
+            }
+        };
+        if tokio::time::timeout(START_LIMIT, told).await.is_err() {
+            return Err(format!("the container was not made in {} s", START_LIMIT.as_secs()));
+        }
+    }
+    if let (Some(pid), true) = (pid, started) {
+        return Ok(Running { child, pid });
+    }
+    let output = child.wait_with_output().await.map_err(text)?;
+    let outside = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(format!("failed to start the container: {outside}{}", tail(&plan.log, 1024)))
+}
+
+impl Running {
+    /// Waits for the end. Everything of the container is gone then: its main process is the first of a
+    /// PID namespace.
+    pub async fn wait(&mut self) -> Exit {
+        use std::os::unix::process::ExitStatusExt as _;
+        match self.child.wait().await {
+            Ok(status) => {
+                // A shell in between reports a signal as 128 + N.
+                let code =
+                    status.signal().map_or_else(|| status.code().unwrap_or(255), |signal| 128 + signal);
+                Exit { code, signal: (129..160).contains(&code).then(|| code - 128) }
+            }
+            Err(error) => {
+                tracing::error!(%error, "a container cannot be waited for");
+                Exit { code: 255, signal: None }
+            }
+        }
+    }
+}
+
+/// Sends a signal. A process that ended already is no error.
+pub fn send(pid: Pid, signal: Signal) {
+    if let Err(error) = kill(pid, signal) {
+        tracing::debug!(%pid, %signal, %error, "a signal found nobody");
+    }
+}
+
+/// Runs a command beside a container's main process, with the same environment and rights. Returns
+/// whether it succeeded, and what it printed.
+pub async fn exec(
+    pid: Pid,
+    identity: &Identity,
+    env: &[(String, String)],
+    argv: &[String],
+    limit: Duration,
+) -> Result<(), String> {
+    let child = Command::new("nsenter")
+        .arg(format!("--target={pid}"))
+        .args(["--mount", "--pid", "--net", "--uts", "--ipc", "--"])
+        .args(script::command(identity, env, argv))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    match tokio::time::timeout(limit, child.wait_with_output()).await {
+        Err(_) => Err(format!("command timed out after {} s", limit.as_secs())),
+        Ok(Err(error)) => Err(error.to_string()),
+        Ok(Ok(output)) if output.status.success() => Ok(()),
+        Ok(Ok(output)) => Err(format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout).trim(),
+            String::from_utf8_lossy(&output.stderr).trim()
+        )),
+    }
+}
+
+/// The last bytes of a file, for a message.
+pub fn tail(file: &PathBuf, bytes: usize) -> String {
+    let content = std::fs::read(file).unwrap_or_default();
+    let from = content.len().saturating_sub(bytes);
+    String::from_utf8_lossy(content.get(from..).unwrap_or_default()).trim().to_owned()
+}
