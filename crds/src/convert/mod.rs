@@ -16,14 +16,20 @@ use std::fmt;
 
 mod error;
 mod fields;
+mod index;
+mod metadata;
 #[cfg(test)]
 mod property_tests;
+mod raw;
+#[cfg(test)]
 mod reference;
 pub mod review;
+pub mod scan;
 #[cfg(test)]
 mod table_tests;
 
 pub use error::{ConvertError, Problem};
+pub use raw::Converter;
 
 /// The API group of both kinds.
 pub const GROUP: &str = "garage.rajsingh.info";
@@ -36,6 +42,8 @@ pub const POOLS_ANNOTATION: &str = "garage.rajsingh.info/v1beta2-node-local-pool
 pub const MARKER_ANNOTATION: &str = "garage.rajsingh.info/v1beta2-only";
 /// Everything else without a place in this version: JSON object of JSON pointers (into the other version) to values.
 pub const CARRIED_ANNOTATION: &str = "garage.rajsingh.info/holdfast-carried";
+/// The annotations that conversion writes and consumes.
+pub const RESERVED: [&str; 4] = [GATEWAY_ANNOTATION, POOLS_ANNOTATION, MARKER_ANNOTATION, CARRIED_ANNOTATION];
 /// The marker's word for [`GATEWAY_ANNOTATION`].
 pub const GATEWAY_WORD: &str = "gateway-tier-present";
 /// The marker's word for [`POOLS_ANNOTATION`].
@@ -80,17 +88,13 @@ impl fmt::Display for Version {
 
 /// Converts one object. An object that already is in `to` passes through unchanged (C5).
 pub fn convert_value(object: &serde_json::Value, to: Version) -> Result<serde_json::Value, ConvertError> {
-    reference::convert(object, to)
+    let mut out = Vec::new();
+    convert_raw(object.to_string().as_bytes(), to, &mut out)?;
+    serde_json::from_slice(&out).map_err(|e| ConvertError::not_json(&e))
 }
 
 /// Converts the JSON text of one object and appends the result to `out`; on an error `out` is as it was.
 /// `object` is one complete JSON value in UTF-8.
 pub fn convert_raw(object: &[u8], to: Version, out: &mut Vec<u8>) -> Result<(), ConvertError> {
-    let value: serde_json::Value = serde_json::from_slice(object).map_err(|e| ConvertError::not_json(&e))?;
-    let converted = convert_value(&value, to)?;
-    let start = out.len();
-    serde_json::to_writer(&mut *out, &converted).map_err(|e| {
-        out.truncate(start);
-        ConvertError::not_json(&e)
-    })
+    Converter::default().convert(object, to, out)
 }

@@ -1,13 +1,25 @@
-//! Conversion over `serde_json::Value`, written to be read: the rules in their plainest form.
+//! Conversion over `serde_json::Value`, written to be read: the rules in their plainest form. The property tests
+//! hold the byte-level conversion against it.
+#![allow(clippy::unreachable)]
 
 use serde_json::{Map, Value};
 
 use super::error::object_name;
-use super::fields::{add_words, is_flat, is_gateway_flat, is_gateway_volume, remove_words};
+use super::fields::{Pointer, Shape, add_words, annotation_pointer, is_flat, remove_words, storage_pointer};
 use super::{
     CARRIED_ANNOTATION, ConvertError, GATEWAY_ANNOTATION, GATEWAY_WORD, MARKER_ANNOTATION, POOLS_ANNOTATION,
     POOLS_WORD, Problem, Version,
 };
+
+/// Those that a gateway tier has too: all but the reserve, which is about stored data.
+fn is_gateway_flat(key: &str) -> bool {
+    key != "capacityReservePercent" && is_flat(key)
+}
+
+/// What v1beta1 keeps in `spec.storage` for a gateway.
+fn is_gateway_volume(key: &str) -> bool {
+    matches!(key, "metadata" | "pvcRetentionPolicy")
+}
 
 type Object = Map<String, Value>;
 /// Values without a place in the target version, by JSON pointer.
@@ -26,7 +38,7 @@ pub(super) fn convert(value: &Value, to: Version) -> Result<Value, ConvertError>
         .ok_or_else(|| fail(Problem::UnknownVersion(text("apiVersion").to_owned())))?;
     let converted = match (from, to) {
         (Version::V1beta1, Version::V1beta2) => up(object).map_err(fail)?,
-        (Version::V1beta2, Version::V1beta1) => down(object).map_err(fail)?,
+        (Version::V1beta2, Version::V1beta1) => down(object),
         _ => object.clone(),
     };
     Ok(Value::Object(converted))
@@ -87,10 +99,6 @@ fn read_object(object: &Object, key: &'static str) -> Result<Option<Object>, Pro
     }
 }
 
-fn annotation_pointer(key: &str) -> String {
-    format!("/metadata/annotations/{}", key.replace('~', "~0").replace('/', "~1"))
-}
-
 /// Removes annotations; an `annotations` and a `metadata` that become empty by it go too.
 fn remove_annotations(object: &mut Object, keys: &[&str]) {
     let Some(Value::Object(metadata)) = object.get_mut("metadata") else { return };
@@ -142,32 +150,38 @@ fn set_annotation(object: &mut Object, key: &str, value: Value) {
     make_object(make_object(object, "metadata"), "annotations").insert(key.into(), value);
 }
 
-/// Puts carried values back where the object says nothing. `create` makes missing parents.
-fn put_back(object: &mut Object, carried: &Carried, create: bool) -> Result<(), String> {
-    for (pointer, value) in carried {
-        let parts: Vec<&str> = pointer.split('/').collect();
-        match parts.as_slice() {
-            // Up: the mere presence of the tier; it was taken into account when the tiers were told apart.
-            ["", "spec", "storage"] if !create && value.is_object() => {}
-            ["", "spec", key] => {
+fn pointer(text: &str, value: &Value, up: bool) -> Result<Pointer, String> {
+    Pointer::parse(text)
+        .filter(|p| !up || p.is_from_v1beta2(Shape::of(value.to_string().as_bytes())))
+        .ok_or_else(|| format!("{text:?} with this value was not written by a conversion"))
+}
+
+/// Puts carried values back where the object says nothing: to v1beta2 (`up`) only what v1beta2 gave, to v1beta1
+/// with missing parents made.
+fn put_back(object: &mut Object, carried: &Carried, up: bool) -> Result<(), String> {
+    for (text, value) in carried {
+        match pointer(text, value, up)? {
+            // The mere presence of the tier; it was taken into account when the tiers were told apart.
+            Pointer::Spec(key) if up && key == "storage" && value.is_object() => {}
+            Pointer::Spec(key) => {
                 if let Some(Value::Object(spec)) = object.get_mut("spec") {
-                    spec.entry(unescape(key)).or_insert_with(|| value.clone());
+                    spec.entry(key).or_insert_with(|| value.clone());
                 }
             }
-            ["", "spec", "storage", key] => {
+            Pointer::Storage(key) => {
                 if let Some(Value::Object(spec)) = object.get_mut("spec") {
-                    if create && !spec.contains_key("storage") {
+                    if !up && !spec.contains_key("storage") {
                         spec.insert("storage".into(), Value::Object(Map::new()));
                     }
                     if let Some(Value::Object(storage)) = spec.get_mut("storage") {
-                        storage.entry(unescape(key)).or_insert_with(|| value.clone());
+                        storage.entry(key).or_insert_with(|| value.clone());
                     }
                 }
             }
-            ["", "metadata"] => {
+            Pointer::Metadata => {
                 object.entry("metadata").or_insert_with(|| value.clone());
             }
-            ["", "metadata", "annotations"] => {
+            Pointer::Annotations => {
                 if !object.contains_key("metadata") {
                     object.insert("metadata".into(), Value::Object(Map::new()));
                 }
@@ -175,25 +189,10 @@ fn put_back(object: &mut Object, carried: &Carried, create: bool) -> Result<(), 
                     metadata.entry("annotations").or_insert_with(|| value.clone());
                 }
             }
-            ["", "metadata", "annotations", key] if is_reserved(&unescape(key)) => {
-                set_annotation(object, &unescape(key), value.clone());
-            }
-            _ => return Err(format!("{pointer:?} is not a pointer that this version carries")),
+            Pointer::Annotation(key) => set_annotation(object, key, value.clone()),
         }
     }
     Ok(())
-}
-
-fn unescape(part: &str) -> String {
-    part.replace("~1", "/").replace("~0", "~")
-}
-
-fn escape(part: &str) -> String {
-    part.replace('~', "~0").replace('/', "~1")
-}
-
-fn is_reserved(key: &str) -> bool {
-    matches!(key, GATEWAY_ANNOTATION | POOLS_ANNOTATION | MARKER_ANNOTATION | CARRIED_ANNOTATION)
 }
 
 fn some<'a>(map: &'a Object, key: &str) -> Option<&'a Value> {
@@ -223,6 +222,9 @@ fn up(object: &Object) -> Result<Object, Problem> {
         pools => pools,
     };
     let had_carried = read_object(object, CARRIED_ANNOTATION)?;
+    for (text, value) in had_carried.iter().flatten() {
+        pointer(text, value, true).map_err(|why| Problem::DamagedAnnotation(CARRIED_ANNOTATION, why))?;
+    }
     let mut words = Vec::new();
     let mut consumed = Vec::new();
     if gateway_carrier.is_some() {
@@ -258,7 +260,7 @@ fn up(object: &Object) -> Result<Object, Problem> {
         }
     }
     remove_annotations(&mut out, &consumed);
-    put_back(&mut out, &had_carried, false)
+    put_back(&mut out, &had_carried, true)
         .map_err(|why| Problem::DamagedAnnotation(CARRIED_ANNOTATION, why))?;
     write_carried(&mut out, carried, None);
     Ok(out)
@@ -307,7 +309,7 @@ fn up_spec(
                     if is_gateway_volume(key) {
                         tier.insert(key.clone(), value.clone());
                     } else {
-                        carried.insert(format!("/spec/storage/{}", escape(key)), value.clone());
+                        carried.insert(storage_pointer(key), value.clone());
                     }
                 }
             }
@@ -377,16 +379,16 @@ fn clone_entry((key, value): (&String, &Value)) -> (String, Value) {
     (key.clone(), value.clone())
 }
 
-fn down(object: &Object) -> Result<Object, Problem> {
+fn down(object: &Object) -> Object {
     if let Ok(Some(carried)) = read_object(object, CARRIED_ANNOTATION)
         && let Some(out) = down_with(object, Some(&carried))
         && let Ok(back) = up(&out)
         && equal(&back, object)
     {
-        return Ok(out);
+        return out;
     }
     // Without anything to put back it cannot fail.
-    Ok(down_with(object, None).unwrap_or_else(|| object.clone()))
+    down_with(object, None).unwrap_or_else(|| object.clone())
 }
 
 /// Equal, where an empty `annotations` counts as none.
@@ -417,7 +419,7 @@ fn down_with(object: &Object, had_carried: Option<&Carried>) -> Option<Object> {
         out.insert("spec".into(), Value::Object(down_spec(spec, &mut carried, &mut carriers)));
     }
     if let Some(had) = had_carried {
-        put_back(&mut out, had, true).ok()?;
+        put_back(&mut out, had, false).ok()?;
     }
     if stored && out.get("spec").and_then(Value::as_object).is_some_and(looks_like_handle) {
         carried.insert("/spec/storage".into(), Value::Object(Map::new()));
