@@ -108,10 +108,9 @@ async fn update<G: GarageCalls>(
     changes: &[StagedChange],
     staged: &[StagedChange],
 ) -> Outcome {
-    let before = match garage.layout(at).await {
-        Ok(layout) => layout,
-        // Nothing was sent that could change anything.
-        Err(_) => return Outcome::NotExecuted(Refusal::Garage("the layout could not be read".to_owned())),
+    // A failure here is certain: nothing was sent that could change anything.
+    let Ok(before) = garage.layout(at).await else {
+        return Outcome::NotExecuted(Refusal::Garage("the layout could not be read".to_owned()));
     };
     if before.version != base {
         return refuse(format!("version {} instead of {base}", before.version));
@@ -136,9 +135,8 @@ async fn apply<G: GarageCalls>(
     version: LayoutVersion,
     staged: &[StagedChange],
 ) -> Outcome {
-    let before = match garage.layout(at).await {
-        Ok(layout) => layout,
-        Err(_) => return Outcome::NotExecuted(Refusal::Garage("the layout could not be read".to_owned())),
+    let Ok(before) = garage.layout(at).await else {
+        return Outcome::NotExecuted(Refusal::Garage("the layout could not be read".to_owned()));
     };
     if before.version.next() != version {
         return if before.version == version && roles_hold(&before, staged) {

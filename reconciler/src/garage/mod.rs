@@ -9,7 +9,7 @@ mod client;
 mod error;
 mod metrics;
 mod secret;
-mod wire;
+pub(crate) mod wire;
 
 pub use client::{
     Client, Connected, Deadlines, Http, Multi, NodeInfo, Nodes, Preview, PreviewRefusal, SkippedDeadNodes,

@@ -586,11 +586,6 @@ pub fn variable_set(value: &str) -> Result<(String, String), Error> {
     Ok((a.variable, a.value))
 }
 
-/// A launch's answer: `null` says that it was accepted, and so would anything a later release puts there.
-pub fn launched(_: &str) -> Result<(), Error> {
-    Ok(())
-}
-
 /// Garage's error code of an answer that is no success.
 pub fn error_code(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]

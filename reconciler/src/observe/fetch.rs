@@ -85,21 +85,17 @@ pub async fn observe_garage(
     let (answers, peers, sync_rpc_errors) = tokio::join!(
         first_believed(&sites, known, ask, start + limits.failover, end),
         async {
-            match ask.peer_views {
-                true => Some(
-                    by_identity(&sites, limits, end, |site| async move { peer_view(&site.client).await })
-                        .await,
-                ),
-                false => None,
+            if ask.peer_views {
+                Some(by_identity(&sites, limits, end, |site| peer_view(&site.client)).await)
+            } else {
+                None
             }
         },
         async {
-            match ask.metrics {
-                true => {
-                    let token = tokens.metrics.as_ref();
-                    metrics(&sites, token, limits, end).await
-                }
-                false => BTreeMap::new(),
+            if ask.metrics {
+                metrics(&sites, tokens.metrics.as_ref(), limits, end).await
+            } else {
+                BTreeMap::new()
             }
         },
     );
@@ -260,12 +256,7 @@ async fn ask_site(site: &Site, ask: Ask) -> Result<Answers, Refusal> {
         client.history(),
         client.list_workers(Nodes::All),
         client.list_block_errors(Nodes::All),
-        async {
-            match ask.rpc_timeouts {
-                true => client.node_info(Nodes::All).await.ok(),
-                false => None,
-            }
-        },
+        async { if ask.rpc_timeouts { client.node_info(Nodes::All).await.ok() } else { None } },
     );
     // In a fixed order, so that the same trouble is told in the same words in every pass.
     let health = health.map_err(|e| Refusal::Call("GetClusterHealth", e))?;
@@ -307,13 +298,12 @@ async fn per_node<T, F: Future<Output = Result<T, Error>>>(
     end: Instant,
     one: impl Fn(NodeId) -> F,
 ) -> BTreeMap<NodeId, Result<T, Silence>> {
-    let (mut answers, rest) = match all {
-        Ok(Multi(answers)) => (answers, Silence::Missing),
-        Err(_) => {
-            let one = &one;
-            let asks = expected.iter().map(|&id| async move { (id, one(id).await.map_err(Error::silence)) });
-            (until(end, limits, asks).await, Silence::TimedOut)
-        }
+    let (mut answers, rest) = if let Ok(Multi(answers)) = all {
+        (answers, Silence::Missing)
+    } else {
+        let one = &one;
+        let asks = expected.iter().map(|&id| async move { (id, one(id).await.map_err(Error::silence)) });
+        (until(end, limits, asks).await, Silence::TimedOut)
     };
     for &id in expected {
         answers.entry(id).or_insert(Err(rest));

@@ -262,3 +262,6 @@ pub fn is_healthy(health: &super::Health) -> bool {
         && health.partitions_quorum == health.partitions
         && health.partitions_all_ok == health.partitions
 }
+
+#[cfg(test)]
+mod tests;

@@ -91,7 +91,7 @@ pub fn locality(layout: &Layout, site: &Site<'_>) -> Locality {
             } else if uids(role).next().is_some() {
                 uids(role).any(|uid| uid == site.uid) || own(id)
             } else {
-                role.tags.iter().any(|tag| *tag == name_tag)
+                role.tags.contains(&name_tag)
             }
         });
     let ids = |roles: Vec<(NodeId, &Role)>| roles.into_iter().map(|(id, _)| id).collect();
@@ -101,3 +101,6 @@ pub fn locality(layout: &Layout, site: &Site<'_>) -> Locality {
 fn uids(role: &Role) -> impl Iterator<Item = &str> {
     role.tags.iter().filter_map(|tag| tag.strip_prefix(UID_TAG))
 }
+
+#[cfg(test)]
+mod tests;
