@@ -77,8 +77,9 @@ tick() { local name=$1 start; start=$(date +%s); while sleep 30; do say "$name: 
 run_ticking() { # run_ticking NAME COMMAND...
   local name=$1 log rc=0; shift
   log="$root/$name.log"
-  tick "$name" & local ticker=$!
-  "$@" >"$log" 2>&1 || rc=$?
+  # The lock (9) is this script's alone: a child that outlived it would hold up the next run.
+  tick "$name" 9>&- & local ticker=$!
+  "$@" >"$log" 2>&1 9>&- || rc=$?
   kill "$ticker" 2>/dev/null || true; wait "$ticker" 2>/dev/null || true
   if [ "$rc" != 0 ]; then echo "assets: building $name failed ($rc); the end of $log:" >&2; tail -30 "$log" >&2; exit 1; fi
 }

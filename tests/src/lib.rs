@@ -4,7 +4,13 @@
 //! inside namespaces of their own: no cluster, no container runtime, no root. Everything ends with the bed.
 
 pub mod agent;
+pub mod bed;
+pub mod demo;
 pub mod error;
+pub mod load;
 pub mod network;
+pub mod proxy;
+pub mod site;
+pub mod suite;
 
 pub use error::{Error, Result};

@@ -1,0 +1,110 @@
+//! kubectl and helm as an administrator uses them.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+
+use crate::bed::{Bed, assets, enter};
+use crate::error::{Doing as _, Error, Result};
+
+impl Bed {
+    /// Runs kubectl as the administrator and returns what it printed; fails when it does.
+    pub async fn kubectl(&self, args: &[&str]) -> Result<String> {
+        self.kubectl_with(args, None).await
+    }
+
+    /// `kubectl apply -f -` of a manifest.
+    pub async fn apply(&self, manifest: &str) -> Result<String> {
+        self.kubectl_with(&["apply", "-f", "-"], Some(manifest)).await
+    }
+
+    /// Runs kubectl with something on its standard input.
+    pub async fn kubectl_with(&self, args: &[&str], input: Option<&str>) -> Result<String> {
+        let kubectl = assets::control_plane("kubectl", assets::KUBERNETES)?;
+        run(self.tool(&kubectl), "kubectl", args, input).await
+    }
+
+    /// Runs helm as the administrator and returns what it printed; fails when it does.
+    pub async fn helm(&self, args: &[&str]) -> Result<String> {
+        let helm = assets::control_plane("helm", assets::KUBERNETES)?;
+        run(self.tool(&helm), "helm", args, None).await
+    }
+
+    /// Installs (or upgrades) the product by its chart as release `garage-holdfast` in the namespace of the
+    /// same name, and waits until its Deployment is available. `set` are further `--set` values.
+    pub async fn install(&self, set: &[&str]) -> Result<String> {
+        let chart = chart().display().to_string();
+        let mut args = vec!["upgrade", "--install", "garage-holdfast", chart.as_str()];
+        args.extend(["--namespace", "garage-holdfast", "--create-namespace", "--wait", "--timeout", "3m"]);
+        args.extend(["--set", "image.repository=garage-holdfast,image.tag=bed"]);
+        for value in set {
+            args.extend(["--set", value]);
+        }
+        self.helm(&args).await
+    }
+
+    fn tool(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        let home = self.root.join("home");
+        command
+            .env("KUBECONFIG", &self.control_plane.kubeconfig)
+            // Caches and plugins of the person who runs the bed are none of its business.
+            .env("HOME", &home)
+            .env_remove("XDG_CACHE_HOME")
+            .env_remove("XDG_CONFIG_HOME")
+            .env_remove("XDG_DATA_HOME");
+        command
+    }
+}
+
+/// A shell script that runs kubectl (or with `--shell` a shell) against the bed from outside of it.
+pub fn wrapper(bed: &Bed) -> Result<String> {
+    let way_in = enter::way_in()?.join(" ");
+    let kubectl = assets::control_plane("kubectl", assets::KUBERNETES)?;
+    Ok(format!(
+        "#!/bin/sh\n\
+         # kubectl in the bed that wrote this; it ends with the bed.\n\
+         if [ \"$1\" = --shell ]; then set -- sh; else set -- '{}' \"$@\"; fi\n\
+         exec {way_in} env KUBECONFIG='{}' \"$@\"\n",
+        kubectl.display(),
+        bed.control_plane.kubeconfig.display()
+    ))
+}
+
+/// The product's chart.
+pub fn chart() -> PathBuf {
+    workspace().join("charts/garage-holdfast")
+}
+
+/// The checkout that the tests were built from.
+pub fn workspace() -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests.parent().unwrap_or(tests).to_owned()
+}
+
+async fn run(mut command: Command, name: &str, args: &[&str], input: Option<&str>) -> Result<String> {
+    let mut child = command
+        .args(args)
+        .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .doing(|| format!("starting {name}"))?;
+    if let (Some(mut pipe), Some(input)) = (child.stdin.take(), input) {
+        // A command that ends before it read everything says why by itself.
+        let _ = pipe.write_all(input.as_bytes()).await;
+    }
+    let output = child.wait_with_output().await.doing(|| format!("running {name}"))?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(stdout);
+    }
+    Err(Error::Command {
+        command: format!("{name} {}", args.join(" ")),
+        status: output.status.to_string(),
+        stderr: format!("{}{stdout}", String::from_utf8_lossy(&output.stderr)).trim().to_owned(),
+    })
+}
