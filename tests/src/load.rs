@@ -40,7 +40,12 @@ pub struct Store {
 impl Store {
     /// Creates a bucket and a key through a Garage Admin API and returns the bucket as seen through the S3
     /// endpoints.
-    pub async fn create(admin: SocketAddr, token: &str, name: &str, endpoints: &[SocketAddr]) -> Result<Self> {
+    pub async fn create(
+        admin: SocketAddr,
+        token: &str,
+        name: &str,
+        endpoints: &[SocketAddr],
+    ) -> Result<Self> {
         let http = reqwest::Client::builder()
             .timeout(REQUEST_WITHIN)
             .build()
@@ -98,8 +103,10 @@ impl Store {
         let endpoint = self.turn()?;
         let bucket = self.bucket(endpoint)?;
         let url = bucket.put_object(Some(&self.credentials), key).sign(SIGNATURE_VALID);
-        let failed = |error: &dyn std::fmt::Display| Error::other(format!("PUT {key} at {endpoint}: {error}"));
-        let answer = self.http.put(url.as_str()).body(content).send().await.map_err(|error| failed(&error))?;
+        let failed =
+            |error: &dyn std::fmt::Display| Error::other(format!("PUT {key} at {endpoint}: {error}"));
+        let answer =
+            self.http.put(url.as_str()).body(content).send().await.map_err(|error| failed(&error))?;
         if answer.status().is_success() { Ok(()) } else { Err(failed(&answer.status())) }
     }
 
@@ -113,7 +120,8 @@ impl Store {
     pub async fn get_at(&self, endpoint: SocketAddr, key: &str) -> Result<Bytes> {
         let bucket = self.bucket(endpoint)?;
         let url = bucket.get_object(Some(&self.credentials), key).sign(SIGNATURE_VALID);
-        let failed = |error: &dyn std::fmt::Display| Error::other(format!("GET {key} at {endpoint}: {error}"));
+        let failed =
+            |error: &dyn std::fmt::Display| Error::other(format!("GET {key} at {endpoint}: {error}"));
         let answer = self.http.get(url.as_str()).send().await.map_err(|error| failed(&error))?;
         if !answer.status().is_success() {
             return Err(failed(&answer.status()));
@@ -262,7 +270,11 @@ impl Load {
             return Ok(keys.len());
         }
         let first = bad.iter().take(5).cloned().collect::<Vec<_>>().join("\n");
-        Err(Error::other(format!("{} of {} objects are not there as written:\n{first}", bad.len(), keys.len())))
+        Err(Error::other(format!(
+            "{} of {} objects are not there as written:\n{first}",
+            bad.len(),
+            keys.len()
+        )))
     }
 }
 
@@ -291,7 +303,9 @@ impl Shared {
         self.took(begun.elapsed());
         match got {
             Ok(got) if digest(&got) == digest(&content(&key, object_size)) => lock(&self.report).read += 1,
-            Ok(_) => self.failed(&Error::other(format!("{key} came back different")), |report| report.wrong += 1),
+            Ok(_) => {
+                self.failed(&Error::other(format!("{key} came back different")), |report| report.wrong += 1)
+            }
             Err(error) => self.failed(&error, |report| report.failed_gets += 1),
         }
     }

@@ -150,7 +150,8 @@ impl AdminProxy {
     pub fn count_calls(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for call in &lock(&self.state).calls {
-            let name = call.path.split('?').next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+            let name =
+                call.path.split('?').next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
             *counts.entry(name.to_owned()).or_default() += 1;
         }
         counts
@@ -176,7 +177,9 @@ fn release(namespace: &Path) {
 
 fn interpose(pod: &PodNet, namespace: &Path, port: u16) -> Result<()> {
     File::create(namespace).doing(|| format!("making {}", namespace.display()))?;
-    crate::bed::disks::run(Command::new("unshare").arg(format!("--net={}", namespace.display())).arg("true"))?;
+    crate::bed::disks::run(
+        Command::new("unshare").arg(format!("--net={}", namespace.display())).arg("true"),
+    )?;
     let address = pod.ip;
     ip(&pod.netns, &format!("link add admin0 type veth peer name admin1 netns {}\n", namespace.display()))?;
     ip(
@@ -196,8 +199,10 @@ fn interpose(pod: &PodNet, namespace: &Path, port: u16) -> Result<()> {
         ("conf/admin0/rp_filter", "0"),
         ("conf/admin0/accept_local", "1"),
     ];
-    let script: String =
-        settings.iter().map(|(key, value)| format!("echo {value} > /proc/sys/net/ipv4/{key} || exit 1\n")).collect();
+    let script: String = settings
+        .iter()
+        .map(|(key, value)| format!("echo {value} > /proc/sys/net/ipv4/{key} || exit 1\n"))
+        .collect();
     crate::bed::disks::run(
         Command::new("nsenter").arg(format!("--net={}", pod.netns.display())).args(["sh", "-c", &script]),
     )?;
@@ -330,7 +335,8 @@ async fn answer(request: Request<Incoming>, pod: PodNet, port: u16, state: Arc<M
         Some(Fault::Hang) => std::future::pending().await,
         Some(Fault::Status(status)) => {
             let mut response = Response::new(Full::default());
-            *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            *response.status_mut() =
+                StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             return Ok(response);
         }
         Some(Fault::Delay(time)) => tokio::time::sleep(time).await,
@@ -396,7 +402,10 @@ mod tests {
     #[test]
     fn a_node_can_be_missing_from_an_answer_with_or_without_an_error_entry() {
         let answer = json!({"success": {"1": [], "2": []}, "error": {}});
-        assert_eq!(changed(Fault::without_node("2", None), answer.clone()), json!({"success": {"1": []}, "error": {}}));
+        assert_eq!(
+            changed(Fault::without_node("2", None), answer.clone()),
+            json!({"success": {"1": []}, "error": {}})
+        );
         let missing = changed(Fault::without_node("2", Some("Timeout")), answer);
         assert_eq!(missing, json!({"success": {"1": []}, "error": {"2": "Timeout"}}));
     }

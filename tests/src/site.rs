@@ -135,7 +135,7 @@ impl Site {
                     bed.disks.mount_marked(node, &pool.metadata(), pool.metadata_size)?;
                     bed.disks.mount_marked(node, &pool.data(), pool.data_size)?;
                 }
-                let _ = bed; //ADD
+                bed.add_node(node, &[(&pool.label(), "")]).await?;
             }
         }
         Ok(())
@@ -179,7 +179,8 @@ impl Site {
 
     /// Namespace, Secret and GarageCluster as YAML: what one `kubectl apply` takes.
     pub fn manifest(&self) -> Result<String> {
-        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}});
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}});
         let secret = json!({
             "apiVersion": "v1",
             "kind": "Secret",
@@ -202,7 +203,8 @@ impl Site {
         let wanted = self.nodes().len();
         for member in self.members(bed).await? {
             let health = self.ask(&member, "GetClusterHealth").await?;
-            let up = health.get("storageNodesUp").or_else(|| health.get("storageNodesOk")).and_then(Value::as_u64);
+            let up =
+                health.get("storageNodesUp").or_else(|| health.get("storageNodesOk")).and_then(Value::as_u64);
             if health["status"] != "healthy" || up != Some(wanted as u64) {
                 return Err(Error::other(format!(
                     "NodeLocalPoolsReady is true, but Garage on {} says {health}",
@@ -214,7 +216,13 @@ impl Site {
     }
 
     /// Waits for a condition to have a status, and returns the condition.
-    pub async fn wait_condition(&self, bed: &Bed, kind: &str, status: &str, within: Duration) -> Result<Value> {
+    pub async fn wait_condition(
+        &self,
+        bed: &Bed,
+        kind: &str,
+        status: &str,
+        within: Duration,
+    ) -> Result<Value> {
         let what = format!("{kind}={status} on {}", self.name);
         self.wait(bed, &what, within, |object| {
             let condition = condition(object, kind);
@@ -259,7 +267,8 @@ impl Site {
     /// Sets an annotation of the GarageCluster, or removes it (`None`), as `kubectl annotate` does.
     pub async fn annotate(&self, bed: &Bed, annotation: &str, value: Option<&str>) -> Result<String> {
         let words = value.map_or_else(|| format!("{annotation}-"), |value| format!("{annotation}={value}"));
-        bed.kubectl(&["-n", &self.namespace, "annotate", "--overwrite", "garagecluster", &self.name, &words]).await
+        bed.kubectl(&["-n", &self.namespace, "annotate", "--overwrite", "garagecluster", &self.name, &words])
+            .await
     }
 
     /// The site's running Pods with an address, by Node.
@@ -300,8 +309,15 @@ impl Site {
         self.call(member, reqwest::Method::POST, call, Some(body)).await
     }
 
-    async fn call(&self, member: &Member, method: reqwest::Method, call: &str, body: Option<Value>) -> Result<Value> {
-        let failed = |error: &dyn std::fmt::Display| Error::other(format!("{call} on {}: {error}", member.node));
+    async fn call(
+        &self,
+        member: &Member,
+        method: reqwest::Method,
+        call: &str,
+        body: Option<Value>,
+    ) -> Result<Value> {
+        let failed =
+            |error: &dyn std::fmt::Display| Error::other(format!("{call} on {}: {error}", member.node));
         let mut request = reqwest::Client::new()
             .request(method, format!("http://{}/v2/{call}", member.admin()))
             .bearer_auth(&self.token)
@@ -357,7 +373,10 @@ mod tests {
         let cluster = site.garage_cluster();
         assert_eq!(cluster["spec"]["zone"], "rack-2");
         assert_eq!(cluster["spec"]["network"]["rpcTimeout"], "10s");
-        assert_eq!(cluster["spec"]["storage"]["nodeLocalPools"][0]["data"]["hostPath"], "/srv/garage/fast/data");
+        assert_eq!(
+            cluster["spec"]["storage"]["nodeLocalPools"][0]["data"]["hostPath"],
+            "/srv/garage/fast/data"
+        );
     }
 
     #[test]

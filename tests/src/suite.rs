@@ -44,10 +44,7 @@ pub struct Test {
 #[macro_export]
 macro_rules! test {
     ($function:ident) => {
-        $crate::suite::Test {
-            name: stringify!($function),
-            body: Box::new(|bed| Box::pin($function(bed))),
-        }
+        $crate::suite::Test { name: stringify!($function), body: Box::new(|bed| Box::pin($function(bed))) }
     };
 }
 

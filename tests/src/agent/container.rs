@@ -58,7 +58,9 @@ pub async fn start(plan: &Plan, folder: &Path, netns: &Path) -> Result<Running, 
                 if let Some(number) = line.strip_prefix("pid ") {
                     pid = number.parse().ok().map(Pid::from_raw);
                 } else if line == "started" {
+                    // Not the pipe's end: `unshare` holds it open for as long as the container lives.
                     started = true;
+                    break;
                 }
             }
         };

@@ -16,9 +16,10 @@ pub const OLDEST_GARAGE: &str = "2.0.0";
 /// `${XDG_CACHE_HOME:-~/.cache}/garage-holdfast`
 pub fn cache_folder() -> Result<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let cache = set("XDG_CACHE_HOME")
-        .or_else(|| set("HOME").map(|home| home.join(".cache")))
-        .ok_or_else(|| Error::other("neither XDG_CACHE_HOME nor HOME is set: where are the bed's binaries?"))?;
+    let cache =
+        set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache"))).ok_or_else(|| {
+            Error::other("neither XDG_CACHE_HOME nor HOME is set: where are the bed's binaries?")
+        })?;
     Ok(cache.join("garage-holdfast"))
 }
 

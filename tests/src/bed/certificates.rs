@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    SanType,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
 };
 
 use crate::error::{Doing as _, Error, Result};
@@ -46,7 +46,8 @@ impl Certificates {
         let ca_pem = ca.self_signed(&ca_key).map_err(failed)?.pem();
         let issuer = Issuer::new(ca, ca_key);
 
-        let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"].map(str::to_owned);
+        let names =
+            ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"].map(str::to_owned);
         let mut server = CertificateParams::new(names).map_err(failed)?;
         server.subject_alt_names.extend(addresses.iter().copied().map(SanType::IpAddress));
         server.distinguished_name.push(DnType::CommonName, "kube-apiserver");

@@ -62,7 +62,8 @@ impl ControlPlane {
         make(&folder)?;
         make(logs)?;
         let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let certificates = Certificates::make(&folder.join("certificates"), &[localhost, address, SERVICE_IP])?;
+        let certificates =
+            Certificates::make(&folder.join("certificates"), &[localhost, address, SERVICE_IP])?;
 
         let write = |name: &str, text: String| -> Result<PathBuf> {
             let path = folder.join(name);
@@ -151,9 +152,14 @@ impl ControlPlane {
         let mut last = String::from("no answer");
         while Instant::now() < deadline {
             if !self.daemon(Component::ApiServer).lock().await.is_running() {
-                return Err(Error::other(format!("kube-apiserver ended:\n{}", self.tail(Component::ApiServer).await)));
+                return Err(Error::other(format!(
+                    "kube-apiserver ended:\n{}",
+                    self.tail(Component::ApiServer).await
+                )));
             }
-            let request = http::Request::get("/readyz").body(Vec::new()).map_err(|error| Error::other(error.to_string()))?;
+            let request = http::Request::get("/readyz")
+                .body(Vec::new())
+                .map_err(|error| Error::other(error.to_string()))?;
             match tokio::time::timeout(Duration::from_secs(5), client.request_text(request)).await {
                 Ok(Ok(_)) => return Ok(()),
                 Ok(Err(error)) => last = error.to_string(),
@@ -171,7 +177,8 @@ impl ControlPlane {
 
     /// A new client of the administrator.
     pub async fn client(&self) -> Result<kube::Client> {
-        let failed = |error: &dyn std::fmt::Display| Error::other(format!("reading the bed's kubeconfig: {error}"));
+        let failed =
+            |error: &dyn std::fmt::Display| Error::other(format!("reading the bed's kubeconfig: {error}"));
         let file = kube::config::Kubeconfig::read_from(&self.kubeconfig).map_err(|error| failed(&error))?;
         let config = kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default())
             .await

@@ -70,7 +70,8 @@ impl Daemon {
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let id = self.child.as_ref().and_then(Child::id);
         let pid = id.and_then(|id| i32::try_from(id).ok());
-        let pid = pid.ok_or_else(|| Error::other(format!("{} does not run: it got no {signal}", self.name)))?;
+        let pid =
+            pid.ok_or_else(|| Error::other(format!("{} does not run: it got no {signal}", self.name)))?;
         kill(Pid::from_raw(pid), signal).doing(|| format!("sending {signal} to {}", self.name))
     }
 

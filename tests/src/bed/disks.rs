@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::statvfs::statvfs;
+use nix::unistd::Pid;
 
 use crate::error::{Doing as _, Error, Result};
 
@@ -85,7 +86,7 @@ impl Disks {
 
     /// Unmounts a volume under a running container: `path` is the container's own, such as `/data/data`, and
     /// `pid` a process of the container.
-    pub fn unmount_in_pod(pid: u32, path: &str) -> Result<()> {
+    pub fn unmount_in_pod(pid: Pid, path: &str) -> Result<()> {
         let target = pid.to_string();
         run(Command::new("nsenter").args(["-t", &target, "-m", "umount", "--lazy", path]))
     }
@@ -213,7 +214,8 @@ fn available(at: &Path) -> Result<u64> {
 
 /// Runs a command to its end.
 pub fn run(command: &mut Command) -> Result<()> {
-    let output = command.output().doing(|| format!("starting {}", command.get_program().to_string_lossy()))?;
+    let output =
+        command.output().doing(|| format!("starting {}", command.get_program().to_string_lossy()))?;
     if output.status.success() {
         return Ok(());
     }

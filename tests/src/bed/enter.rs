@@ -41,7 +41,8 @@ pub fn is_inside() -> bool {
 /// `nsenter` with its arguments.
 pub fn way_in() -> Result<Vec<String>> {
     let outside = std::env::var(OUTSIDE).map_err(|_| Error::other("this program is not inside a bed"))?;
-    let mut words = vec!["nsenter".to_owned(), "-t".to_owned(), outside, "--mount".to_owned(), "--net".to_owned()];
+    let mut words =
+        vec!["nsenter".to_owned(), "-t".to_owned(), outside, "--mount".to_owned(), "--net".to_owned()];
     // The first line of the map names the whole range where the bed has no user namespace of its own.
     let map = fs::read_to_string("/proc/self/uid_map").doing(|| "reading the user map")?;
     if map.split_whitespace().nth(2) == Some("1") {
@@ -93,7 +94,10 @@ fn outside() -> Result<Infallible> {
         Err(errno) => return Err(errno).doing(|| "making namespaces"),
     }
     // This process shares the bed's namespaces but its PID one: it is the bed's name to the outside.
-    let status = itself("init", &root)?.env(OUTSIDE, std::process::id().to_string()).status().doing(|| "starting the bed")?;
+    let status = itself("init", &root)?
+        .env(OUTSIDE, std::process::id().to_string())
+        .status()
+        .doing(|| "starting the bed")?;
     std::process::exit(exit_code(status))
 }
 
@@ -111,9 +115,11 @@ fn map_ids(uid: Uid, gid: Gid) -> Result<()> {
 
 fn init() -> Result<Infallible> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).doing(|| "asking to die with the parent")?;
-    let root = std::env::var_os(ROOT).map(PathBuf::from).ok_or_else(|| Error::other("the bed has no folder"))?;
+    let root =
+        std::env::var_os(ROOT).map(PathBuf::from).ok_or_else(|| Error::other("the bed has no folder"))?;
     let none: Option<&str> = None;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).doing(|| "making all mounts private")?;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
+        .doing(|| "making all mounts private")?;
     let strict = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("proc"), "/proc", Some("proc"), strict, none).doing(|| "mounting the bed's own /proc")?;
     // Room for the logs, etcd and every sized disk; only what is written takes memory.
@@ -121,13 +127,18 @@ fn init() -> Result<Infallible> {
         .doing(|| format!("mounting a tmpfs at {}", root.display()))?;
     let temporary = root.join("tmp");
     fs::create_dir(&temporary).doing(|| "making the bed's folder for temporary files")?;
+    let program = itself("inside", &root)?
+        .env("TMPDIR", &temporary)
+        .spawn()
+        .doing(|| "starting the program inside the bed")?;
     let program =
-        itself("inside", &root)?.env("TMPDIR", &temporary).spawn().doing(|| "starting the program inside the bed")?;
-    let program = Pid::from_raw(program.id().try_into().map_err(|_| Error::other("an impossible process id"))?);
+        Pid::from_raw(program.id().try_into().map_err(|_| Error::other("an impossible process id"))?);
     loop {
         match wait() {
             Ok(WaitStatus::Exited(pid, code)) if pid == program => std::process::exit(code),
-            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == program => std::process::exit(128 + signal as i32),
+            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == program => {
+                std::process::exit(128 + signal as i32)
+            }
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno).doing(|| "waiting for the program inside the bed"),
         }

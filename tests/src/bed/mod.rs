@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
@@ -24,19 +24,30 @@ pub use controlplane::{Component, ControlPlane};
 pub use disks::Disks;
 pub use enter::enter;
 
-use crate::error::{Doing as _, Result};
+use crate::agent::{Agent, AgentConfig, Image, ImageTable};
+use crate::error::{Doing as _, Error, Result};
 use crate::network::Network;
+use crate::proxy::AdminProxy;
+use crate::site::{self, Member};
+
+/// The product's image in the bed.
+pub const PRODUCT_IMAGE: &str = "garage-holdfast:bed";
+
+/// The product's switch to short waiting times, which its chart cannot set.
+const SHORT_TIMES: &str = "HOLDFAST_TEST_SHORT_TIMES";
 
 /// What kind of bed is wanted.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Kubernetes' version; its assets must be there.
     pub kubernetes: String,
+    /// The product's own waiting times instead of short ones.
+    pub real_times: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { kubernetes: assets::KUBERNETES.to_owned() }
+        Self { kubernetes: assets::KUBERNETES.to_owned(), real_times: false }
     }
 }
 
@@ -54,6 +65,8 @@ pub struct Bed {
     pub disks: Disks,
     /// A client of the administrator.
     pub client: Client,
+    images: Arc<ImageTable>,
+    agents: Mutex<BTreeMap<String, Arc<Agent>>>,
 }
 
 impl Bed {
@@ -68,7 +81,63 @@ impl Bed {
         let control_plane = ControlPlane::start(root, &logs, address, &options.kubernetes).await?;
         let client = control_plane.client().await?;
         let disks = Disks::new(&root.join("nodes"));
-        Ok(Self { root: root.to_owned(), logs, network: Arc::new(network), control_plane, disks, client })
+        Ok(Self {
+            root: root.to_owned(),
+            logs,
+            network: Arc::new(network),
+            control_plane,
+            disks,
+            client,
+            images: Arc::new(images(options)?),
+            agents: Mutex::default(),
+        })
+    }
+
+    /// Adds a Kubernetes Node with labels and starts its agent. A Node that is there gets the labels.
+    pub async fn add_node(&self, name: &str, labels: &[(&str, &str)]) -> Result<Arc<Agent>> {
+        if let Ok(agent) = self.agent(name) {
+            for (key, value) in labels {
+                self.kubectl(&["label", "node", name, "--overwrite", &format!("{key}={value}")]).await?;
+            }
+            return Ok(agent);
+        }
+        let host_root = self.disks.host_root(name);
+        let (client, network, images) = (self.client.clone(), self.network.clone(), self.images.clone());
+        let mut config = AgentConfig::new(name, client, network, images, host_root, &self.root);
+        config.labels = site::labels(labels);
+        config.kubelet_version = format!("v{}", self.control_plane.version());
+        let agent = Arc::new(Agent::start(config).await?);
+        self.lock_agents().insert(name.to_owned(), agent.clone());
+        Ok(agent)
+    }
+
+    /// The agent of a Node: its Pods, their processes, its power.
+    pub fn agent(&self, node: &str) -> Result<Arc<Agent>> {
+        let found = self.lock_agents().get(node).cloned();
+        found.ok_or_else(|| Error::other(format!("the bed has no Node {node}")))
+    }
+
+    /// Sends a signal to Garage's process of a member.
+    pub fn signal(&self, namespace: &str, member: &Member, signal: nix::sys::signal::Signal) -> Result<()> {
+        self.agent(&member.node)?.signal(namespace, &member.pod, signal)
+    }
+
+    /// Puts a proxy before a member's Admin API; it is gone when the answer is dropped.
+    pub fn admin_proxy(&self, member: &Member) -> Result<AdminProxy> {
+        let net = self.network.pod(&member.uid);
+        let net = net.ok_or_else(|| Error::other(format!("{} has no network", member.pod)))?;
+        AdminProxy::place(&net, member.admin().port())
+    }
+
+    /// Unmounts a volume (by its path in the container) under the running Garage of a member.
+    pub fn unmount_under(&self, namespace: &str, member: &Member, path: &str) -> Result<()> {
+        let pid = self.agent(&member.node)?.pid_of(namespace, &member.pod);
+        let pid = pid.ok_or_else(|| Error::other(format!("no process of {} runs", member.pod)))?;
+        Disks::unmount_in_pod(pid, path)
+    }
+
+    fn lock_agents(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<Agent>>> {
+        self.agents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is in the bed right now, for a person who must find out why a test failed: GarageClusters with
@@ -117,9 +186,31 @@ impl Bed {
     }
 }
 
+/// What can run in the bed: each Garage that is built, and the product as it was built last.
+fn images(options: &Options) -> Result<ImageTable> {
+    let mut images = ImageTable::default();
+    for version in [assets::GARAGE, assets::OLDEST_GARAGE] {
+        if let Ok(binary) = assets::garage(version) {
+            images = images.with(&site::garage_image(version), Image::garage(resolved(&binary)?));
+        }
+    }
+    let product = beside_the_program("garage-holdfast");
+    let mut image = Image::program(product, "/garage-holdfast");
+    if !options.real_times {
+        image.env.push((SHORT_TIMES.to_owned(), "1".to_owned()));
+    }
+    Ok(images.with(PRODUCT_IMAGE, image))
+}
+
+/// An asset may be a link to a binary that was there already.
+fn resolved(path: &Path) -> Result<PathBuf> {
+    path.canonicalize().doing(|| format!("finding {}", path.display()))
+}
+
 fn pod_line(pod: &Pod) -> String {
     let status = pod.status.clone().unwrap_or_default();
-    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_else(|| "no node".to_owned());
+    let node =
+        pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_else(|| "no node".to_owned());
     let containers: Vec<String> = status
         .container_statuses
         .unwrap_or_default()
@@ -131,7 +222,10 @@ fn pod_line(pod: &Pod) -> String {
             });
             let ended = state.terminated.map(|ended| format!("ended with {}", ended.exit_code));
             let state = said.or(ended).unwrap_or_else(|| "running".to_owned());
-            format!("{} {state} ready={} restarts={}", container.name, container.ready, container.restart_count)
+            format!(
+                "{} {state} ready={} restarts={}",
+                container.name, container.ready, container.restart_count
+            )
         })
         .collect();
     let waits: Vec<String> = status
@@ -181,7 +275,11 @@ pub fn beside_the_program(name: &str) -> PathBuf {
     let program = std::env::current_exe().unwrap_or_default();
     let folder = program.parent().map(Path::to_owned).unwrap_or_default();
     // Test binaries lie one folder deeper.
-    let folder = if folder.ends_with("deps") { folder.parent().map(Path::to_owned).unwrap_or_default() } else { folder };
+    let folder = if folder.ends_with("deps") {
+        folder.parent().map(Path::to_owned).unwrap_or_default()
+    } else {
+        folder
+    };
     folder.join(name)
 }
 

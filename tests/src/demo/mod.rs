@@ -44,7 +44,10 @@ pub async fn run(root: &Path, options: &Options) -> Result<()> {
                 Ok(()) => format!("the bed's logs: {}", logs.display()),
                 Err(error) => format!("the bed's logs could not be kept: {error}"),
             };
-            return Err(Error::other(format!("{error}\n\nThe bed at that moment:\n{}\n{kept}", bed.state().await)));
+            return Err(Error::other(format!(
+                "{error}\n\nThe bed at that moment:\n{}\n{kept}",
+                bed.state().await
+            )));
         }
     }
     show.end("The story is told.");
@@ -61,7 +64,11 @@ async fn story(bed: &Bed, options: &Options, show: &mut Display) -> Result<()> {
     show.step("Three machines with a mounted disk for metadata and one for data");
     for pool in &site.pools {
         for path in [pool.metadata(), pool.data()] {
-            show.command(&format!("touch {path}/{}   # once, on each of {}", bed::disks::MARKER, pool.nodes.join(", ")));
+            show.command(&format!(
+                "touch {path}/{}   # once, on each of {}",
+                bed::disks::MARKER,
+                pool.nodes.join(", ")
+            ));
         }
         show.command(&format!("kubectl label node {} {}=", pool.nodes.join(" "), pool.label()));
     }
@@ -137,7 +144,8 @@ pub async fn keep(bed: &Bed) -> Result<()> {
     let text = tools::wrapper(bed)?;
     std::fs::write(&script, text).doing(|| format!("writing {}", script.display()))?;
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&script, executable).doing(|| format!("making {} executable", script.display()))?;
+    std::fs::set_permissions(&script, executable)
+        .doing(|| format!("making {} executable", script.display()))?;
     println!(
         "\nThe bed goes on until Ctrl-C. From another terminal:\n  {} get pods -A\n  logs: {} --shell, then ls {}",
         script.display(),

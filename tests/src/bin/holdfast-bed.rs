@@ -1,0 +1,96 @@
+//! Starts the test bed, or plays the demo on it.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use clap::{Parser, Subcommand};
+use holdfast_tests::bed::{self, Bed, assets, tools};
+use holdfast_tests::demo;
+use holdfast_tests::{Error, Result};
+
+/// A real Kubernetes control plane and real Garage on this machine, without a cluster and without root.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Start a bed with the product and a site; print how to reach it, and wait for Ctrl-C
+    Up {
+        /// Garage's version
+        #[arg(long, default_value = assets::GARAGE)]
+        garage: String,
+    },
+    /// Tell the product's story, step by step
+    Demo {
+        /// Leave the bed running at the end and print how to reach it with kubectl
+        #[arg(long)]
+        keep: bool,
+        /// Use the product's own waiting times (hours) instead of short ones
+        #[arg(long)]
+        real_times: bool,
+        /// Garage's version
+        #[arg(long, default_value = assets::GARAGE)]
+        garage: String,
+    },
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if !bed::enter::is_inside() {
+        if let Err(error) = ready() {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    let root = bed::enter();
+    match play(&arguments, &root) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\n✘ {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What must be there before a bed makes sense: its binaries and the product's.
+fn ready() -> Result<()> {
+    assets::control_plane("kube-apiserver", assets::KUBERNETES)?;
+    let product = bed::beside_the_program("garage-holdfast");
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    build
+        .args(["build", "--quiet", "--locked", "--package", "garage-holdfast"])
+        .current_dir(tools::workspace());
+    if product.components().any(|part| part.as_os_str() == "release") {
+        build.arg("--release");
+    }
+    // Inherited by a cargo that was started by `cargo run`, it would ask for another target folder.
+    let built = build.status().map_err(|error| Error::other(format!("starting cargo: {error}")))?;
+    if built.success() { Ok(()) } else { Err(Error::other("the product could not be built")) }
+}
+
+fn play(arguments: &Arguments, root: &Path) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::other(format!("no runtime: {error}")))?;
+    runtime.block_on(async {
+        match &arguments.command {
+            What::Demo { keep, real_times, garage } => {
+                let options = demo::Options { keep: *keep, real_times: *real_times, garage: garage.clone() };
+                demo::run(root, &options).await
+            }
+            What::Up { garage } => {
+                let bed = Bed::start(root, &bed::Options::default()).await?;
+                let site = holdfast_tests::site::Site::new(garage);
+                site.prepare(&bed).await?;
+                bed.install(&[]).await?;
+                bed.apply(&site.manifest()?).await?;
+                demo::keep(&bed).await
+            }
+        }
+    })
+}
