@@ -66,6 +66,7 @@ impl Field {
         matches!(self, Self::Metadata | Self::PvcRetentionPolicy)
     }
 
+    #[inline]
     fn top(key: &[u8]) -> Self {
         match key {
             b"apiVersion" => Self::ApiVersion,
@@ -76,6 +77,7 @@ impl Field {
         }
     }
 
+    #[inline]
     fn metadata(key: &[u8]) -> Self {
         match key {
             b"name" => Self::ObjectName,
@@ -85,6 +87,7 @@ impl Field {
         }
     }
 
+    #[inline]
     fn annotation(key: &[u8]) -> Self {
         // All four share this prefix, and few other annotations of an object have it.
         if !key.starts_with(b"garage.rajsingh.info/") {
@@ -101,6 +104,7 @@ impl Field {
         .unwrap_or(Self::Other)
     }
 
+    #[inline]
     fn spec(key: &[u8]) -> Self {
         match key {
             b"storage" => Self::Storage,
@@ -110,6 +114,7 @@ impl Field {
         }
     }
 
+    #[inline]
     fn tier(key: &[u8]) -> Self {
         match key {
             b"nodeLocalPools" => Self::NodeLocalPools,
@@ -121,6 +126,7 @@ impl Field {
     }
 
     /// The flat field of this name.
+    #[inline]
     pub fn flat(key: &[u8]) -> Self {
         match key {
             b"replicas" => Self::Replicas,
@@ -218,7 +224,8 @@ impl Level {
     }
 }
 
-fn classify(key: Key<'_>, of: fn(&[u8]) -> Field) -> Field {
+#[inline]
+fn classify(key: Key<'_>, of: impl Fn(&[u8]) -> Field) -> Field {
     if key.escaped {
         return unescape(key.raw).map_or(Field::Other, |s| of(s.as_bytes()));
     }
@@ -294,7 +301,7 @@ impl Index {
 fn read_level<'a>(
     scanner: &mut Scanner<'a>,
     level: &mut Level,
-    of: fn(&[u8]) -> Field,
+    of: impl Fn(&[u8]) -> Field + Copy,
     mut read: impl FnMut(&mut Scanner<'a>, Field) -> Result<(), ScanError>,
 ) -> Result<(), ScanError> {
     level.clear();

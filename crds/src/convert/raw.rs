@@ -179,26 +179,38 @@ impl<'o> Members<'o> {
         self.out.extend_from_slice(text);
     }
 
+    #[inline]
     fn key(&mut self, key: &str) {
         self.comma();
-        write_string(self.out, key.as_bytes());
-        self.out.push(b':');
+        self.out.push(b'"');
+        self.out.extend_from_slice(key.as_bytes());
+        self.out.extend_from_slice(b"\":");
     }
 
-    /// A member with a new key.
-    pub(super) fn pair(&mut self, key: &str, value: &[u8]) {
+    /// A member with a key that needs no escapes.
+    pub(super) fn pair(&mut self, key: &'static str, value: &[u8]) {
         self.key(key);
         self.out.extend_from_slice(value);
     }
 
-    /// A member whose value is a string.
-    pub(super) fn text(&mut self, key: &str, value: &str) {
+    /// A member with any key.
+    pub(super) fn pair_escaped(&mut self, key: &str, value: &[u8]) {
+        self.comma();
+        write_string(self.out, key.as_bytes());
+        self.out.push(b':');
+        self.out.extend_from_slice(value);
+    }
+
+    /// A member whose key and value need no escapes.
+    pub(super) fn text(&mut self, key: &'static str, value: &'static str) {
         self.key(key);
-        write_string(self.out, value.as_bytes());
+        self.out.push(b'"');
+        self.out.extend_from_slice(value.as_bytes());
+        self.out.push(b'"');
     }
 
     /// A member that is an object.
-    pub(super) fn open(&mut self, key: &str) -> Members<'_> {
+    pub(super) fn open(&mut self, key: &'static str) -> Members<'_> {
         self.key(key);
         Members::begin(self.out)
     }
@@ -258,7 +270,7 @@ impl<'a> Carried<'a> {
         let mut text = Vec::new();
         let mut members = Members::begin(&mut text);
         for (pointer, value) in &self.0 {
-            members.pair(pointer, value);
+            members.pair_escaped(pointer, value);
         }
         members.close();
         quoted(&text)

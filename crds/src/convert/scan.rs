@@ -47,27 +47,150 @@ pub struct Scanner<'a> {
     text: &'a [u8],
     /// The next byte to be read.
     pub pos: usize,
-    /// Open containers of the value being skipped: true is an object. Kept for its memory.
-    open: Vec<bool>,
+    /// Open containers beyond 64 levels. Kept for its memory.
+    deeper: Vec<u64>,
 }
 
-const ONES: u64 = 0x0101_0101_0101_0101;
-const TOPS: u64 = 0x8080_8080_8080_8080;
+const ONES: u128 = 0x0101_0101_0101_0101_0101_0101_0101_0101;
+const TOPS: u128 = ONES << 7;
 
 /// Marks (in the top bit of each byte) quotes, backslashes and control characters. The lowest mark is exact.
-const fn specials(word: u64) -> u64 {
-    let quote = word ^ (ONES * b'"' as u64);
-    let backslash = word ^ (ONES * b'\\' as u64);
+#[inline]
+const fn specials(bytes: u128) -> u128 {
+    let quote = bytes ^ (ONES * b'"' as u128);
+    let backslash = bytes ^ (ONES * b'\\' as u128);
     ((quote.wrapping_sub(ONES) & !quote)
         | (backslash.wrapping_sub(ONES) & !backslash)
-        | (word.wrapping_sub(ONES * 0x20) & !word))
+        | (bytes.wrapping_sub(ONES * 0x20) & !bytes))
         & TOPS
+}
+
+/// The byte at `pos`; 0, which is nowhere valid, at the end.
+#[inline]
+fn byte(text: &[u8], pos: usize) -> u8 {
+    text.get(pos).copied().unwrap_or(0)
+}
+
+#[inline]
+fn skip_space(text: &[u8], mut pos: usize) -> usize {
+    while matches!(byte(text, pos), b' ' | b'\n' | b'\r' | b'\t') {
+        pos += 1;
+    }
+    pos
+}
+
+/// Where the string ends whose first character is at `pos`, and whether it has escapes. `None`: malformed.
+#[inline]
+fn skip_string(text: &[u8], mut pos: usize) -> Option<(usize, bool)> {
+    let mut escaped = false;
+    loop {
+        // Sixteen bytes at a time, which is most strings whole, up to the next byte that matters.
+        while let Some(chunk) = text.get(pos..).and_then(|t| t.first_chunk::<16>()) {
+            let marks = specials(u128::from_le_bytes(*chunk));
+            if marks == 0 {
+                pos += 16;
+            } else {
+                pos += (marks.trailing_zeros() / 8) as usize;
+                break;
+            }
+        }
+        match byte(text, pos) {
+            b'"' => return Some((pos + 1, escaped)),
+            b'\\' => {
+                escaped = true;
+                pos = skip_escape(text, pos + 1)?;
+            }
+            0..0x20 => return None,
+            _ => pos += 1,
+        }
+    }
+}
+
+#[inline]
+fn skip_escape(text: &[u8], pos: usize) -> Option<usize> {
+    match byte(text, pos) {
+        b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(pos + 1),
+        b'u' => {
+            let digits = text.get(pos + 1..)?.first_chunk::<4>()?;
+            digits.iter().all(u8::is_ascii_hexdigit).then_some(pos + 5)
+        }
+        _ => None,
+    }
+}
+
+fn skip_digits(text: &[u8], pos: usize) -> Option<usize> {
+    let mut end = pos;
+    while byte(text, end).is_ascii_digit() {
+        end += 1;
+    }
+    (end > pos).then_some(end)
+}
+
+fn skip_number(text: &[u8], mut pos: usize) -> Option<usize> {
+    if byte(text, pos) == b'-' {
+        pos += 1;
+    }
+    pos = if byte(text, pos) == b'0' { pos + 1 } else { skip_digits(text, pos)? };
+    if byte(text, pos) == b'.' {
+        pos = skip_digits(text, pos + 1)?;
+    }
+    if matches!(byte(text, pos), b'e' | b'E') {
+        pos += 1;
+        if matches!(byte(text, pos), b'+' | b'-') {
+            pos += 1;
+        }
+        pos = skip_digits(text, pos)?;
+    }
+    Some(pos)
+}
+
+/// A key that begins at `pos` and its colon: where the value begins, where the key ended, whether it has escapes.
+#[inline]
+fn skip_key(text: &[u8], pos: usize) -> Option<(usize, usize, bool)> {
+    if byte(text, pos) != b'"' {
+        return None;
+    }
+    let (end, escaped) = skip_string(text, pos + 1)?;
+    let colon = skip_space(text, end);
+    (byte(text, colon) == b':').then(|| (skip_space(text, colon + 1), end, escaped))
+}
+
+/// The open containers around a value: 64 levels in a register, deeper ones behind it.
+#[derive(Debug, Default)]
+struct Open {
+    /// Lowest bit: the innermost is an object.
+    bits: u64,
+    depth: usize,
+}
+
+impl Open {
+    #[inline]
+    fn push(&mut self, object: bool, deeper: &mut Vec<u64>) -> bool {
+        if self.depth.is_multiple_of(64) && self.depth > 0 {
+            if self.depth >= MAX_DEPTH {
+                return false;
+            }
+            deeper.push(self.bits);
+        }
+        self.bits = self.bits << 1 | u64::from(object);
+        self.depth += 1;
+        true
+    }
+
+    #[inline]
+    fn pop(&mut self, deeper: &mut Vec<u64>) {
+        self.bits >>= 1;
+        self.depth -= 1;
+        if self.depth.is_multiple_of(64) && self.depth > 0 {
+            self.bits = deeper.pop().unwrap_or(0);
+        }
+    }
 }
 
 impl<'a> Scanner<'a> {
     /// At the start of `text`, which must be UTF-8.
     pub fn new(text: &'a [u8]) -> Self {
-        Self { text, pos: 0, open: Vec::new() }
+        Self { text, pos: 0, deeper: Vec::new() }
     }
 
     /// The whole text.
@@ -88,15 +211,13 @@ impl<'a> Scanner<'a> {
     /// The next byte; 0, which is nowhere valid, at the end.
     #[inline]
     pub fn peek(&self) -> u8 {
-        self.text.get(self.pos).copied().unwrap_or(0)
+        byte(self.text, self.pos)
     }
 
     /// Skips white space.
     #[inline]
     pub fn space(&mut self) {
-        while matches!(self.peek(), b' ' | b'\n' | b'\r' | b'\t') {
-            self.pos += 1;
-        }
+        self.pos = skip_space(self.text, self.pos);
     }
 
     /// Whether nothing but white space is left.
@@ -114,177 +235,91 @@ impl<'a> Scanner<'a> {
         self.fail(what)
     }
 
-    /// Skips a string whose opening quote was read; tells whether it has escapes.
-    #[inline]
-    fn string(&mut self) -> Result<bool, ScanError> {
-        let mut escaped = false;
-        loop {
-            // Eight bytes at a time up to the next byte that matters.
-            while let Some(chunk) = self.text.get(self.pos..).and_then(|t| t.first_chunk::<8>()) {
-                let marks = specials(u64::from_le_bytes(*chunk));
-                if marks == 0 {
-                    self.pos += 8;
-                } else {
-                    self.pos += (marks.trailing_zeros() / 8) as usize;
-                    break;
-                }
-            }
-            match self.peek() {
-                b'"' => {
-                    self.pos += 1;
-                    return Ok(escaped);
-                }
-                b'\\' => {
-                    escaped = true;
-                    self.pos += 1;
-                    self.escape()?;
-                }
-                0..0x20 => return self.fail("a control character in a string"),
-                _ => self.pos += 1,
-            }
-        }
-    }
-
-    fn escape(&mut self) -> Result<(), ScanError> {
-        match self.peek() {
-            b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => self.pos += 1,
-            b'u' => {
-                self.pos += 1;
-                for _ in 0..4 {
-                    if !self.peek().is_ascii_hexdigit() {
-                        return self.fail("a bad escape in a string");
-                    }
-                    self.pos += 1;
-                }
-            }
-            _ => return self.fail("a bad escape in a string"),
-        }
-        Ok(())
-    }
-
-    fn digits(&mut self) -> Result<(), ScanError> {
-        if !self.peek().is_ascii_digit() {
-            return self.fail("a bad number");
-        }
-        while self.peek().is_ascii_digit() {
-            self.pos += 1;
-        }
-        Ok(())
-    }
-
-    fn number(&mut self) -> Result<(), ScanError> {
-        if self.peek() == b'-' {
-            self.pos += 1;
-        }
-        if self.peek() == b'0' {
-            self.pos += 1;
-        } else {
-            self.digits()?;
-        }
-        if self.peek() == b'.' {
-            self.pos += 1;
-            self.digits()?;
-        }
-        if matches!(self.peek(), b'e' | b'E') {
-            self.pos += 1;
-            if matches!(self.peek(), b'+' | b'-') {
-                self.pos += 1;
-            }
-            self.digits()?;
-        }
-        Ok(())
-    }
-
-    fn literal(&mut self, word: &[u8]) -> Result<(), ScanError> {
-        if self.text.get(self.pos..).is_some_and(|t| t.starts_with(word)) {
-            self.pos += word.len();
-            return Ok(());
-        }
-        self.fail("not a value")
-    }
-
     /// A key and its colon; then stands at the value.
     #[inline]
     fn key(&mut self) -> Result<Key<'a>, ScanError> {
-        self.space();
-        let start = self.pos;
-        self.expect(b'"', "expected a key")?;
-        let escaped = self.string()?;
-        let raw = self.slice(start + 1, self.pos - 1);
-        self.space();
-        self.expect(b':', "expected ':' after a key")?;
-        self.space();
-        Ok(Key { start, raw, escaped })
+        let start = skip_space(self.text, self.pos);
+        let Some((value, end, escaped)) = skip_key(self.text, start) else {
+            self.pos = start;
+            return self.fail("malformed key");
+        };
+        self.pos = value;
+        Ok(Key { start, raw: self.slice(start + 1, end - 1), escaped })
     }
 
     /// Skips one value, which begins here.
     pub fn value(&mut self) -> Result<(), ScanError> {
-        self.open.clear();
+        let text = self.text;
+        let mut pos = self.pos;
+        let mut open = Open::default();
+        self.deeper.clear();
+        macro_rules! fail {
+            ($at:expr, $what:expr) => {{
+                self.pos = $at;
+                return self.fail($what);
+            }};
+        }
         loop {
-            match self.peek() {
+            let start = pos;
+            match byte(text, pos) {
                 b'"' => {
-                    self.pos += 1;
-                    self.string()?;
+                    let Some((end, _)) = skip_string(text, pos + 1) else { fail!(start, "malformed string") };
+                    pos = end;
                 }
-                b'{' => {
-                    self.pos += 1;
-                    self.space();
-                    if self.peek() == b'}' {
-                        self.pos += 1;
+                first @ (b'{' | b'[') => {
+                    let object = first == b'{';
+                    pos = skip_space(text, pos + 1);
+                    if byte(text, pos) == if object { b'}' } else { b']' } {
+                        pos += 1;
                     } else {
-                        self.push(true)?;
-                        self.key()?;
+                        if !open.push(object, &mut self.deeper) {
+                            fail!(start, TOO_DEEP);
+                        }
+                        if object {
+                            let Some((value, ..)) = skip_key(text, pos) else { fail!(pos, "malformed key") };
+                            pos = value;
+                        }
                         continue;
                     }
                 }
-                b'[' => {
-                    self.pos += 1;
-                    self.space();
-                    if self.peek() == b']' {
-                        self.pos += 1;
-                    } else {
-                        self.push(false)?;
-                        continue;
-                    }
+                b't' | b'f' | b'n' => {
+                    let rest = text.get(pos..).unwrap_or_default();
+                    let words: [&[u8]; 3] = [b"true", b"false", b"null"];
+                    let Some(word) = words.into_iter().find(|w| rest.starts_with(w)) else {
+                        fail!(start, "not a value")
+                    };
+                    pos += word.len();
                 }
-                b't' => self.literal(b"true")?,
-                b'f' => self.literal(b"false")?,
-                b'n' => self.literal(b"null")?,
-                b'-' | b'0'..=b'9' => self.number()?,
-                _ => return self.fail("not a value"),
+                b'-' | b'0'..=b'9' => {
+                    let Some(end) = skip_number(text, pos) else { fail!(start, "malformed number") };
+                    pos = end;
+                }
+                _ => fail!(start, "not a value"),
             }
             // After a value: close what ends here, go on with what does not.
             loop {
-                let Some(&object) = self.open.last() else { return Ok(()) };
-                self.space();
-                match (self.peek(), object) {
-                    (b',', true) => {
-                        self.pos += 1;
-                        self.key()?;
-                        break;
-                    }
-                    (b',', false) => {
-                        self.pos += 1;
-                        self.space();
-                        break;
-                    }
-                    (b'}', true) | (b']', false) => {
-                        self.pos += 1;
-                        self.open.pop();
-                    }
-                    _ => return self.fail("expected ',' or the end of an object or array"),
+                if open.depth == 0 {
+                    self.pos = pos;
+                    return Ok(());
                 }
+                let object = open.bits & 1 == 1;
+                pos = skip_space(text, pos);
+                match byte(text, pos) {
+                    b',' => {
+                        pos = skip_space(text, pos + 1);
+                        if object {
+                            let Some((value, ..)) = skip_key(text, pos) else { fail!(pos, "malformed key") };
+                            pos = value;
+                        }
+                        break;
+                    }
+                    b'}' if object => pos += 1,
+                    b']' if !object => pos += 1,
+                    _ => fail!(pos, "expected ',' or the end of an object or array"),
+                }
+                open.pop(&mut self.deeper);
             }
         }
-    }
-
-    #[inline]
-    fn push(&mut self, object: bool) -> Result<(), ScanError> {
-        if self.open.len() >= MAX_DEPTH {
-            return Err(ScanError { at: self.pos, what: TOO_DEEP });
-        }
-        self.open.push(object);
-        Ok(())
     }
 
     /// Reads an object that begins here: `member` is called at each value and must read it.

@@ -210,7 +210,7 @@ impl<'a> View<'a> {
             }
         }
         for (key, value) in &put_back.spec {
-            spec.pair(key, value);
+            spec.pair_escaped(key, value);
         }
         spec.close();
     }
@@ -232,7 +232,7 @@ impl<'a> View<'a> {
                 }
             }
             for (key, value) in &put_back.storage {
-                storage.pair(key, value);
+                storage.pair_escaped(key, value);
             }
             storage.close();
         }

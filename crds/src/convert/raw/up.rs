@@ -274,7 +274,7 @@ fn write_spec(index: &Index, text: &[u8], carriers: &Carriers, tiers: &Tiers, me
             _ => false,
         };
         if !there {
-            spec.pair(key, value);
+            spec.pair_escaped(key, value);
         }
     }
     spec.close();
