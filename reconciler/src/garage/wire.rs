@@ -548,7 +548,7 @@ pub struct NodeInfo {
     pub node_id: NodeId,
     /// Garage's version string, e.g. `cargo:2.5.0`.
     pub version: String,
-    /// Its `rpc_timeout`, where it shows it. 2.5.0's `connectionParameters` held the region alone; a release
+    /// Its `rpc_timeout`, where it shows it. 2.5.0's `connectionParameters` are about S3 alone; a release
     /// that adds the timeout is read under the name that the configuration gives it.
     pub rpc_timeout: Option<std::time::Duration>,
 }

@@ -19,10 +19,11 @@ pub struct GarageView {
     /// O8: each local storage node's own view, asked at its own endpoint. `None` when this pass did
     /// not ask (idle and verified passes do not).
     pub peer_views: Option<BTreeMap<NodeId, Result<PeerView, Silence>>>,
-    /// D2: per local storage node the sum of its failed table-sync calls since its start
-    /// (`rpc_netapp_error_counter` of `garage_table/sync.rs`), where its metrics page could be read.
+    /// D2: per local storage node the sum of its failed table-sync calls since its start (undelivered, in
+    /// error or timed out, of `garage_table/sync.rs`), where its metrics page could be read.
     pub sync_rpc_errors: BTreeMap<NodeId, u64>,
-    /// Garage's own `rpc_timeout` where `GetNodeInfo` shows it (2.5.0 on), per node.
+    /// Garage's own `rpc_timeout` per node, where `GetNodeInfo` shows it. Up to 2.5.0 none does: its
+    /// `connectionParameters` are about S3.
     pub rpc_timeouts: BTreeMap<NodeId, Duration>,
     /// Admin API calls this pass made (O1: does not grow with the number of nodes).
     pub calls: u32,
