@@ -2,13 +2,17 @@
 //!
 //! No I/O, no clock, no client. The webhook and the reconciler share it, so that a rule exists once.
 
+pub mod cluster_status;
 pub mod conditions;
 pub mod convert;
+pub mod crd;
 pub mod ids;
 pub mod lenient;
 pub mod names;
 pub mod node;
 pub mod requests;
+pub mod schema;
+pub mod spec;
 pub mod status;
 pub mod units;
 pub mod v1beta1;

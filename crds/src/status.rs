@@ -6,7 +6,9 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::cluster_status::GarageClusterStatus;
 use crate::ids::{LayoutVersion, NodeId};
+use crate::schema;
 
 // Times are whole seconds, RFC 3339: `TimeSeconds` in this module guarantees it.
 /// A point in time in whole seconds.
@@ -89,12 +91,14 @@ pub struct Redundancy {
     pub last_progress_at: Option<Time>,
     /// Nodes whose turn is put off.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["nodeId"]))]
     pub deferred_nodes: Vec<DeferredNode>,
     /// Federated sites only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coordination: Option<Coordination>,
     /// Progress per node, sorted by node ID.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["nodeId"]))]
     pub nodes: Vec<NodeRedundancy>,
 }
 
@@ -156,6 +160,7 @@ pub enum DeferReason {
 pub struct Coordination {
     /// Highest `Block repair worker` ID seen per remote storage node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::counters", extend("maxProperties" = 256))]
     pub remote_repair_worker_ids: BTreeMap<NodeId, i64>,
     /// Last activity of another site's proof; moves in steps of 60 s.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -175,21 +180,26 @@ pub struct NodeRedundancy {
     pub observed: bool,
     /// Blocks in its resync queue, delayed rechecks included.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub resync_queue_length: Option<i64>,
     /// Every enabled resync worker is idle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resync_idle: Option<bool>,
     /// Blocks with resync errors there.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub block_errors: Option<i32>,
     /// Sum over the five tables' sync queues; 0 between passes.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub metadata_sync_partitions: Option<i32>,
     /// Sum over the five tables' Merkle and insert queues.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
     pub metadata_queue_length: Option<i64>,
     /// Garage's words for the repair that this proof adopted, only while it runs (max 64).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
     pub block_repair_progress: Option<String>,
     /// When this node, of a Garage before 2.3.0, was last seen without room; absent again after a scrub
     /// that completed later (O9).
@@ -220,15 +230,18 @@ pub struct Verification {
     pub layout_version: Option<LayoutVersion>,
     /// First 32 hex over the storage node IDs, last 32 over ID, zone, capacity and parameters (D13).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[0-9a-f]{64}$"))]
     pub topology_hash: Option<String>,
     /// The last handled `verify-redundancy` token (max 253).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub request_token: Option<String>,
     /// Whose turn it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_node_id: Option<NodeId>,
     /// Nodes with both turns done.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    #[schemars(extend("maxItems" = 256, "x-kubernetes-list-type" = "set"))]
     pub completed_node_ids: BTreeSet<NodeId>,
     /// What the running proof must remember. Reading it never fails: see [`Evidence::unrecognized`].
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "read_evidence")]
@@ -297,6 +310,7 @@ pub struct Evidence {
     pub worker_baseline: Option<i64>,
     /// `errors` of the five sync workers before the launch, by worker name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::counters")]
     pub sync_error_baselines: BTreeMap<String, i64>,
     /// First of the two clean observations of a tables stage.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -316,12 +330,15 @@ pub struct Evidence {
     pub peer_down_seen: Option<bool>,
     /// Nodes with a clean tables turn.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    #[schemars(extend("maxItems" = 256, "x-kubernetes-list-type" = "set"))]
     pub tables_done_node_ids: BTreeSet<NodeId>,
     /// Nodes whose tables turn must be repeated.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    #[schemars(extend("maxItems" = 256, "x-kubernetes-list-type" = "set"))]
     pub tables_recheck_node_ids: BTreeSet<NodeId>,
     /// `persistentErrors` per `<nodeId>/<workerId>`; kept only in `Settling` with empty lists.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::counters")]
     pub resync_error_baselines: BTreeMap<String, i64>,
     /// Failed table-sync calls of the current node before the stage (P7, D2).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -331,13 +348,16 @@ pub struct Evidence {
     pub repair_done_seen_at: Option<Time>,
     /// Per finished node, what would show that it went down between two passes (P16).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::map_of::<Incarnation>", extend("maxProperties" = 256))]
     pub incarnations: BTreeMap<NodeId, Incarnation>,
     /// Nodes that may lack items which another node's tables turn should have pushed (P6, P12): their
     /// blocks turn waits until nobody is due a recheck.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    #[schemars(extend("maxItems" = 256, "x-kubernetes-list-type" = "set"))]
     pub missed_node_ids: BTreeSet<NodeId>,
     /// Blocks launches that an interrupted blocks turn has already used (P10).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::counters", extend("maxProperties" = 256))]
     pub blocks_launches: BTreeMap<NodeId, i32>,
     /// Passes after a blocks launch in which the node reported without a new worker (P10; 0..3).
     #[serde(skip_serializing_if = "Option::is_none")]
