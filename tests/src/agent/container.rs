@@ -14,20 +14,16 @@ use super::script::{self, Identity, Plan};
 /// Building a root takes milliseconds; a script that hangs must not hang the Pod.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// How a container ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Exit {
-    /// The exit code; 128 + signal where a signal ended it.
-    pub code: i32,
-    /// The signal that ended it.
-    pub signal: Option<i32>,
-}
+/// What stands above a container's main process and passes on how it ended. (`unshare --fork` would do, but
+/// it does not tell a SIGKILL.) The first process that it starts is the first of the new PID namespace.
+const HOLDER: &str = "sh \"$1\"; exit $?";
 
 /// A container that was started.
 pub struct Running {
     child: Child,
     /// The main process in the bed's PID namespace.
     pub pid: Pid,
+    ended: bool,
 }
 
 /// Starts a container. The error is a text for a person, with the end of its log.
@@ -41,7 +37,7 @@ pub async fn start(plan: &Plan, folder: &Path, netns: &Path) -> Result<Running, 
     std::fs::write(&plan.termination_log.source, "").map_err(text)?;
     let mut child = Command::new("nsenter")
         .arg(format!("--net={}", netns.display()))
-        .args(["unshare", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--", "sh"])
+        .args(["unshare", "--mount", "--pid", "--uts", "--ipc", "--", "sh", "-c", HOLDER, "holder"])
         .arg(&file)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -58,18 +54,21 @@ pub async fn start(plan: &Plan, folder: &Path, netns: &Path) -> Result<Running, 
                 if let Some(number) = line.strip_prefix("pid ") {
                     pid = number.parse().ok().map(Pid::from_raw);
                 } else if line == "started" {
-                    // Not the pipe's end: `unshare` holds it open for as long as the container lives.
+                    // The holder keeps the pipe open; there is no end to wait for.
                     started = true;
                     break;
                 }
             }
         };
         if tokio::time::timeout(START_LIMIT, told).await.is_err() {
+            if let Some(pid) = pid {
+                send(pid, Signal::SIGKILL);
+            }
             return Err(format!("the container was not made in {} s", START_LIMIT.as_secs()));
         }
     }
     if let (Some(pid), true) = (pid, started) {
-        return Ok(Running { child, pid });
+        return Ok(Running { child, pid, ended: false });
     }
     let output = child.wait_with_output().await.map_err(text)?;
     let outside = String::from_utf8_lossy(&output.stderr).trim().to_owned();
@@ -77,21 +76,25 @@ pub async fn start(plan: &Plan, folder: &Path, netns: &Path) -> Result<Running, 
 }
 
 impl Running {
-    /// Waits for the end. Everything of the container is gone then: its main process is the first of a
-    /// PID namespace.
-    pub async fn wait(&mut self) -> Exit {
-        use std::os::unix::process::ExitStatusExt as _;
-        match self.child.wait().await {
-            Ok(status) => {
-                // A shell in between reports a signal as 128 + N.
-                let code =
-                    status.signal().map_or_else(|| status.code().unwrap_or(255), |signal| 128 + signal);
-                Exit { code, signal: (129..160).contains(&code).then(|| code - 128) }
-            }
+    /// Waits for the end and returns the exit code, 128 + N where signal N ended it. Everything of the
+    /// container is gone then: its main process is the first of a PID namespace.
+    pub async fn wait(&mut self) -> i32 {
+        let code = match self.child.wait().await {
+            Ok(status) => status.code().unwrap_or(255),
             Err(error) => {
                 tracing::error!(%error, "a container cannot be waited for");
-                Exit { code: 255, signal: None }
+                255
             }
+        };
+        self.ended = true;
+        code
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.ended {
+            send(self.pid, Signal::SIGKILL);
         }
     }
 }

@@ -380,10 +380,8 @@ impl Runner {
                     record.pid = Some(running.pid.as_raw());
                 });
                 self.event(false, "Started", &format!("Started container {}", self.container.name)).await;
-                let exit = self.follow(running, target, stop).await;
-                end.exit_code = exit.code;
-                end.signal = exit.signal;
-                end.reason = Some(if exit.code == 0 { "Completed" } else { "Error" }.to_owned());
+                end.exit_code = self.follow(running, target, stop).await;
+                end.reason = Some(if end.exit_code == 0 { "Completed" } else { "Error" }.to_owned());
                 end.message = self.last_words(&plan);
             }
         }
@@ -407,7 +405,7 @@ impl Runner {
     }
 
     /// Follows a container to its end: probes it, stops it when the Pod or a probe says so.
-    async fn follow(&self, mut running: Running, target: Target, stop: &mut Stop) -> container::Exit {
+    async fn follow(&self, mut running: Running, target: Target, stop: &mut Stop) -> i32 {
         let (failed, mut failures) = mpsc::channel(1);
         let mut tasks = JoinSet::new();
         tasks.spawn(probe(
