@@ -11,11 +11,22 @@ assets: ## build the control plane and Garage that the bed runs (once, about 20 
 	@tests/assets.sh
 
 .PHONY: check
-check: ## formatting, lints, unit and property tests
+check: ## formatting, lints, unit and property tests; needs no assets
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cargo test --workspace --locked
+	cargo test --workspace --exclude holdfast-tests --locked
+	cargo test --package holdfast-tests --lib --locked
 
+# The bed runs the product's binary, which `cargo test` alone would not build.
 .PHONY: test
-test: ## everything CI runs
-	cargo test --workspace --locked
+test: assets ## everything CI runs; the last line says how many tests passed
+	cargo build --workspace --bins --locked
+	@set -o pipefail; cargo test --workspace --locked --no-fail-fast 2>&1 | awk ' \
+	  { print; fflush() } \
+	  /^test result:/ { passed += $$4; failed += $$6 } \
+	  END { printf "%d tests passed, %d failed\n", passed, failed }'
+
+.PHONY: demo
+demo: assets ## the product's story on a bed (REAL_TIMES=1: its own waiting times; KEEP=1: leave it running)
+	@cargo run --quiet --locked --package holdfast-tests --bin holdfast-bed -- demo \
+	  $(if $(REAL_TIMES),--real-times) $(if $(KEEP),--keep) $(if $(GARAGE),--garage $(GARAGE))

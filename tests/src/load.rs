@@ -278,6 +278,15 @@ impl Load {
     }
 }
 
+impl Drop for Load {
+    fn drop(&mut self) {
+        // A failed test must not leave writers behind.
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
 impl Shared {
     fn next_key(&self, object_size: usize) -> String {
         format!("object-{:06}-{object_size}", self.number.fetch_add(1, Ordering::Relaxed))

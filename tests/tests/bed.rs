@@ -134,6 +134,7 @@ async fn a_dead_garage_is_started_again_and_the_load_sees_no_loss(bed: Arc<Bed>)
         if status.restart_count == 1 && status.ready { Ok(()) } else { Err(format!("{status:?}")) }
     })
     .await?;
+    assert!(answers(&site, killed, "GetClusterHealth").await);
     assert_eq!(id(&site, killed).await?, before, "the identity is on the disk");
     health(&site, &members[0], "healthy", 3).await?;
     let report = load.stop().await;

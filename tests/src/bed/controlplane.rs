@@ -4,6 +4,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -20,6 +21,8 @@ pub const API_PORT: u16 = 6443;
 /// The first address of the Service range: what `kubernetes.default.svc` is called. Nothing routes to it;
 /// Pods get the advertised address instead.
 const SERVICE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1));
+/// How long a component that ended by itself stays down.
+const REVIVED_AFTER: Duration = Duration::from_millis(500);
 const READY_WITHIN: Duration = Duration::from_secs(120);
 
 /// One of the processes.
@@ -48,7 +51,7 @@ pub struct ControlPlane {
     /// The API server's audit log, one JSON object a line.
     pub audit_log: PathBuf,
     version: String,
-    daemons: [Mutex<Daemon>; 4],
+    daemons: Arc<[Mutex<Daemon>; 4]>,
 }
 
 impl ControlPlane {
@@ -102,8 +105,14 @@ impl ControlPlane {
             )?,
             daemon("kube-scheduler", version, scheduler_args(&kubeconfig_of(users[2])?))?,
         ];
-        let control_plane =
-            Self { certificates, kubeconfig, address, audit_log, version: version.to_owned(), daemons };
+        let control_plane = Self {
+            certificates,
+            kubeconfig,
+            address,
+            audit_log,
+            version: version.to_owned(),
+            daemons: Arc::new(daemons),
+        };
         for component in
             [Component::Etcd, Component::ApiServer, Component::ControllerManager, Component::Scheduler]
         {
@@ -112,6 +121,15 @@ impl ControlPlane {
                 control_plane.wait_ready().await?;
             }
         }
+        let daemons = control_plane.daemons.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(REVIVED_AFTER).await;
+                for daemon in daemons.iter() {
+                    daemon.lock().await.revive();
+                }
+            }
+        });
         Ok(control_plane)
     }
 

@@ -22,16 +22,25 @@ pub struct Daemon {
     args: Vec<String>,
     log: PathBuf,
     child: Option<Child>,
+    wanted: bool,
 }
 
 impl Daemon {
     /// Describes a process; nothing is started yet.
     pub fn new(name: &str, program: PathBuf, args: Vec<String>, logs: &Path) -> Self {
-        Self { name: name.to_owned(), program, args, log: logs.join(format!("{name}.log")), child: None }
+        Self {
+            name: name.to_owned(),
+            program,
+            args,
+            log: logs.join(format!("{name}.log")),
+            child: None,
+            wanted: false,
+        }
     }
 
     /// Starts it unless it runs; its output is appended to its log.
     pub fn start(&mut self) -> Result<()> {
+        self.wanted = true;
         if self.is_running() {
             return Ok(());
         }
@@ -49,6 +58,17 @@ impl Daemon {
             .doing(|| format!("starting {}", self.program.display()))?;
         self.child = Some(child);
         Ok(())
+    }
+
+    /// Starts it again if it ended by itself, as whatever runs a control plane does: kube-controller-manager
+    /// ends when the API server goes away while it starts.
+    pub fn revive(&mut self) {
+        if self.wanted && !self.is_running() {
+            tracing::info!(name = self.name, "a process of the bed ended by itself; it is started again");
+            if let Err(error) = self.start() {
+                tracing::error!(%error, "a process of the bed stays down");
+            }
+        }
     }
 
     /// Whether the process was started and did not end.
@@ -81,6 +101,7 @@ impl Daemon {
     }
 
     async fn end(&mut self, signal: Signal) -> Result<()> {
+        self.wanted = false;
         if !self.is_running() {
             self.child = None;
             return Ok(());

@@ -88,7 +88,8 @@ impl Disks {
     /// `pid` a process of the container.
     pub fn unmount_in_pod(pid: Pid, path: &str) -> Result<()> {
         let target = pid.to_string();
-        run(Command::new("nsenter").args(["-t", &target, "-m", "umount", "--lazy", path]))
+        // The PID namespace too: the container's /proc has no "self" for anybody else.
+        run(Command::new("nsenter").args(["-t", &target, "-m", "-p", "umount", "--lazy", path]))
     }
 
     /// Fills a disk until `leave` bytes are available.

@@ -178,8 +178,12 @@ impl Bed {
             );
         }
         for (name, log) in logs_below(&self.logs) {
-            if log.extension().is_some_and(|extension| extension == "log") {
-                let _ = writeln!(text, "--- {name}\n{}", tail(&log, 8));
+            // The control plane's logs are kept, and seldom the cause.
+            if name.starts_with("pods/") {
+                let _ = writeln!(text, "--- {name}");
+                for line in tail(&log, 5).lines() {
+                    let _ = writeln!(text, "{}", line.chars().take(300).collect::<String>());
+                }
             }
         }
         text
