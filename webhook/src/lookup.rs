@@ -4,8 +4,9 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
-use holdfast_crds::node::GarageNode;
-use holdfast_crds::validate::{ClusterView, Fact, Member, NodeView, Parent};
+use holdfast_crds::names::annotation::node::RECOVERY_PIN;
+use holdfast_crds::node::{Backing, GarageNode};
+use holdfast_crds::validate::{ClusterView, Fact, Member, Parent};
 use kube::runtime::reflector::Store;
 
 /// Where the server gets facts. Whatever it cannot get it reports as [`Fact::Unknown`]: the rule then refuses.
@@ -87,7 +88,68 @@ fn member(node: &GarageNode, namespace: &str, cluster: &str) -> Option<Member> {
     if node.metadata.namespace.as_deref() != Some(namespace) {
         return None;
     }
-    let json = serde_json::to_string(node).ok()?;
-    let view = NodeView::from_json("a GarageNode", &json).ok()?;
-    (view.pool_backed && view.cluster == cluster).then(|| Member::from(&view))
+    let spec = &node.spec;
+    if spec.backing != Some(Backing::NodeLocalPool) || spec.cluster_ref.name != cluster {
+        return None;
+    }
+    let pin = node.metadata.annotations.as_ref().and_then(|a| a.get(RECOVERY_PIN));
+    Some(Member {
+        pool: spec.node_local_pool_name.clone().unwrap_or_default(),
+        kubernetes_node: spec.kubernetes_node_name.clone().unwrap_or_default(),
+        node_id: node.status.as_ref().and_then(|s| s.node_id).map(|id| id.to_string()),
+        pin: pin.filter(|pin| !pin.is_empty()).cloned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(spec: &serde_json::Value) -> GarageNode {
+        let id = "0F".repeat(32);
+        serde_json::from_value(json!({
+            "apiVersion": "garage.rajsingh.info/v1beta1", "kind": "GarageNode",
+            "metadata": {"name": "n", "namespace": "objects", "annotations": {RECOVERY_PIN: id}},
+            "spec": spec, "status": {"nodeId": id},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn only_pool_backed_nodes_of_the_cluster_in_its_namespace_are_members() {
+        let spec = json!({"clusterRef": {"name": "site-a"}, "zone": "z", "backing": "NodeLocalPool",
+            "nodeLocalPoolName": "fast", "kubernetesNodeName": "kn-1", "capacity": "2Ti"});
+        let found = member(&node(&spec), "objects", "site-a").unwrap();
+        assert_eq!((&*found.pool, &*found.kubernetes_node), ("fast", "kn-1"));
+        assert_eq!(found.node_id, Some("0f".repeat(32)));
+        assert_eq!(found.pin, Some("0F".repeat(32)), "the pin is compared as it is written");
+        assert_eq!(member(&node(&spec), "elsewhere", "site-a"), None);
+        assert_eq!(member(&node(&spec), "objects", "site-b"), None);
+        let mut other = spec.clone();
+        other["backing"] = json!("StatefulSet");
+        assert_eq!(member(&node(&other), "objects", "site-a"), None);
+        other.as_object_mut().unwrap().remove("backing");
+        assert_eq!(member(&node(&other), "objects", "site-a"), None);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_was_never_filled_is_unknown_and_an_empty_one_is_known() {
+        let (store, mut writer) = kube::runtime::reflector::store::<GarageNode>();
+        let service = unreachable_client();
+        let lookups = KubeLookups::new(service, store, Duration::from_millis(100));
+        assert!(matches!(lookups.members("objects", "site-a"), Fact::Unknown(_)));
+        writer.apply_watcher_event(&kube::runtime::watcher::Event::Init);
+        writer.apply_watcher_event(&kube::runtime::watcher::Event::InitDone);
+        assert_eq!(lookups.members("objects", "site-a"), Fact::Known(Vec::new()));
+        // Nobody answers at that address.
+        assert!(matches!(lookups.parent("objects", "site-a").await, Fact::Unknown(_)));
+    }
+
+    fn unreachable_client() -> kube::Client {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        kube::Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap()
+    }
 }

@@ -134,13 +134,13 @@ fn not_mid_way(service: Option<&Service>, edits: &Edits<'_>) -> Result<(), Refus
         return Ok(());
     };
     let keep = match edits.replace.old {
-        Some(value) if edits.replace.changed() => format!("; keep {}", Quoted(value)),
+        Some(value) if edits.replace.changed() => format!("keep {} and ", Quoted(value)),
         _ => String::new(),
     };
     Err(Refusal::new(
         Rule::V7,
         format_args!(
-            "{what} while the replacement of {} is in phase {}{keep} and wait until status.nodeLocalService.phase is Completed",
+            "{what} while the replacement of {} is in phase {}; {keep}wait until status.nodeLocalService.phase is Completed",
             Quoted(&service.pair()),
             Quoted(&service.phase),
         ),
@@ -267,7 +267,11 @@ fn known_pair<'l>(
                 "{}: {shown} names pool {}, which spec.storage.nodeLocalPools does not declare; {}",
                 edit.key,
                 Quoted(pair.pool.as_str()),
-                declared(new.pools.iter().map(|p| &**p), "declared pools", "no pool is declared"),
+                declared(
+                    new.pools.iter().map(|p| &**p),
+                    "write one of the declared pools:",
+                    "no pool is declared, so declare it first"
+                ),
             ),
         ));
     }
@@ -286,8 +290,8 @@ fn known_pair<'l>(
                 Quoted(pair.pool.as_str()),
                 declared(
                     in_pool().map(|m| &*m.kubernetes_node),
-                    "its members are on",
-                    "the pool has no members"
+                    "write one of its Nodes:",
+                    "the pool has no members yet, so wait for them"
                 ),
             ),
         )

@@ -95,7 +95,7 @@ impl Rule {
             Self::V5 => "a replacement must name the member's current identity",
             Self::V6 => "one hold at a time",
             Self::V7 => "a replacement under way is not interrupted",
-            Self::V8 => "only a single site with its own storage tier may",
+            Self::V8 => "only a single site with its own storage tier is serviced this way",
             Self::V9 => "the remaining nodes must keep the write quorum",
             Self::V10 => "a recovery pin moves only with an authorized replacement",
             Self::V11 => "a pinned member's identity changes only with an authorized replacement",

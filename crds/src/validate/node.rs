@@ -130,41 +130,53 @@ fn authorized(
     is: &str,
     lookup: &Lookup,
 ) -> Result<(), Refusal> {
-    let refuse = |fact: std::fmt::Arguments<'_>| {
+    let refuse_so = |fact: std::fmt::Arguments<'_>, next: std::fmt::Arguments<'_>| {
         Err(Refusal::new(
             rule,
             format_args!(
-                "GarageNode {} cannot go from {} to {}: {fact}. To replace the identity, set on GarageCluster {} {}: \"{}/{}/{}\"",
+                "GarageNode {} cannot go from {} to {}: {fact}; {next}",
                 Quoted(&old.name),
                 short(was),
                 short(is),
+            ),
+        ))
+    };
+    // The request that would authorize it, ready to be copied.
+    let refuse = |fact: std::fmt::Arguments<'_>| {
+        refuse_so(
+            fact,
+            format_args!(
+                "to replace the identity, set on GarageCluster {} {}: \"{}/{}/{was}\"",
                 Quoted(&old.cluster),
                 key::REPLACE_IDENTITY,
                 old.pool,
                 old.kubernetes_node,
-                was,
             ),
-        ))
+        )
     };
-    let Ok(is_id) = is.parse::<NodeId>() else {
-        return refuse(format_args!("the new value is not 64 hexadecimal characters"));
-    };
+    let keep = format_args!("write it as it was");
+    if is.parse::<NodeId>().is_err() {
+        return refuse_so(format_args!("the new value is not 64 hexadecimal characters"), keep);
+    }
     if same_id(was, is) {
-        return refuse(format_args!("only the letter case differs; write it as it was"));
+        return refuse_so(format_args!("only the letter case differs"), keep);
     }
     if !old.pool_backed || !new.pool_backed {
-        return refuse(format_args!("its spec.backing is not NodeLocalPool"));
+        return refuse_so(format_args!("its spec.backing is not NodeLocalPool"), keep);
     }
     if old.foreign_namespace || new.foreign_namespace {
-        return refuse(format_args!("its spec.clusterRef names another namespace"));
+        return refuse_so(format_args!("its spec.clusterRef names another namespace"), keep);
     }
     if (&old.cluster, &old.pool, &old.kubernetes_node) != (&new.cluster, &new.pool, &new.kubernetes_node) {
-        return refuse(format_args!("the same change moves it to another cluster, pool or Node"));
+        return refuse_so(format_args!("the same change moves it to another cluster, pool or Node"), keep);
     }
     let parent: &Parent = match &lookup.parent {
         Fact::Unknown(why) => return Err(Refusal::undecided(rule, why)),
         Fact::Known(None) => {
-            return refuse(format_args!("GarageCluster {} does not exist", Quoted(&old.cluster)));
+            return refuse_so(
+                format_args!("GarageCluster {} does not exist", Quoted(&old.cluster)),
+                format_args!("only a GarageCluster can authorize it"),
+            );
         }
         Fact::Known(Some(parent)) => parent,
     };
@@ -195,11 +207,10 @@ fn authorized(
         .filter(|s| s.old_node_id.as_deref().is_some_and(|id| same_id(id, was)))
         .and_then(|s| s.new_node_id.as_deref());
     match recorded {
-        Some(recorded) if !same_id(recorded, is) => refuse(format_args!(
-            "the replacement under way records {} as the new identity, not {}",
-            short(recorded),
-            is_id.short()
-        )),
+        Some(recorded) if !same_id(recorded, is) => refuse_so(
+            format_args!("the replacement under way records another new identity"),
+            format_args!("write {recorded}"),
+        ),
         _ => Ok(()),
     }
 }

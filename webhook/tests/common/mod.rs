@@ -1,5 +1,12 @@
 //! A server in this process and clients that speak to it over real TLS.
-#![allow(dead_code, clippy::needless_pass_by_value, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+#![allow(
+    dead_code,
+    clippy::needless_pass_by_value,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs
+)]
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
