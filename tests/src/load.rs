@@ -313,7 +313,7 @@ impl Shared {
         match got {
             Ok(got) if digest(&got) == digest(&content(&key, object_size)) => lock(&self.report).read += 1,
             Ok(_) => {
-                self.failed(&Error::other(format!("{key} came back different")), |report| report.wrong += 1)
+                self.failed(&Error::other(format!("{key} came back different")), |report| report.wrong += 1);
             }
             Err(error) => self.failed(&error, |report| report.failed_gets += 1),
         }

@@ -199,10 +199,8 @@ fn interpose(pod: &PodNet, namespace: &Path, port: u16) -> Result<()> {
         ("conf/admin0/rp_filter", "0"),
         ("conf/admin0/accept_local", "1"),
     ];
-    let script: String = settings
-        .iter()
-        .map(|(key, value)| format!("echo {value} > /proc/sys/net/ipv4/{key} || exit 1\n"))
-        .collect();
+    let script =
+        settings.map(|(key, value)| format!("echo {value} > /proc/sys/net/ipv4/{key} || exit 1\n")).concat();
     crate::bed::disks::run(
         Command::new("nsenter").arg(format!("--net={}", pod.netns.display())).args(["sh", "-c", &script]),
     )?;

@@ -2,7 +2,7 @@
 //!
 //! ```ignore
 //! fn main() -> std::process::ExitCode {
-//!     suite::run("bed", bed::Options::default(), vec![
+//!     suite::run("bed", &bed::Options::default(), vec![
 //!         test!(a_service_account_token_is_issued),
 //!     ])
 //! }
@@ -50,7 +50,7 @@ macro_rules! test {
 
 /// Runs a suite inside a bed of its own. The bed is started with the first test that runs; listing tests
 /// starts nothing. When a test failed, the bed's state is printed and its logs are kept.
-pub fn run(suite: &str, options: bed::Options, tests: Vec<Test>) -> ExitCode {
+pub fn run(suite: &str, options: &bed::Options, tests: Vec<Test>) -> ExitCode {
     let mut arguments = Arguments::from_args();
     // The tests share one bed and change it.
     arguments.test_threads = Some(1);

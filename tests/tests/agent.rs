@@ -27,7 +27,7 @@ const SOON: Duration = Duration::from_secs(60);
 fn main() -> ExitCode {
     suite::run(
         "agent",
-        bed::Options::default(),
+        &bed::Options::default(),
         vec![
             test!(a_node_is_registered_and_turns_ready),
             test!(a_pod_sees_its_environment_its_files_and_its_own_address),
@@ -405,7 +405,7 @@ async fn a_missing_marker_keeps_the_pod_from_starting_until_it_is_there(bed: Arc
 async fn an_unknown_image_is_named_and_the_pod_waits(bed: Arc<Bed>) -> TestResult {
     let test = begin(&bed, "image").await;
     test.create(shell_pod("p", "kn-1", "", |pod| {
-        pod["spec"]["containers"][0]["image"] = json!("nobody/none:1")
+        pod["spec"]["containers"][0]["image"] = json!("nobody/none:1");
     }))
     .await;
     let pod = test
@@ -508,7 +508,7 @@ async fn a_process_that_ignores_sigterm_is_killed_after_its_grace_period(bed: Ar
     let test = begin(&bed, "stubborn").await;
     let script = "trap '' TERM; echo up; while :; do sleep 0.1; done";
     test.create(shell_pod("p", "kn-1", script, |pod| {
-        pod["spec"]["terminationGracePeriodSeconds"] = json!(3)
+        pod["spec"]["terminationGracePeriodSeconds"] = json!(3);
     }))
     .await;
     test.until("p", "a ready pod", is_ready).await;

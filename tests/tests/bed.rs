@@ -24,7 +24,7 @@ const MIB: u64 = 1 << 20;
 fn main() -> ExitCode {
     suite::run(
         "bed",
-        bed::Options::default(),
+        &bed::Options::default(),
         vec![
             test!(the_api_server_has_the_version_that_was_asked_for),
             test!(a_killed_api_server_comes_back_with_everything_it_had),
@@ -333,12 +333,12 @@ async fn store(site: &Site, members: &[Member], bucket: &str) -> Result<Store, h
 /// Waits until the DaemonSet has so many ready Pods that all answer.
 async fn ready(bed: &Bed, site: &Site, wanted: i32) -> Result<Vec<Member>, holdfast_tests::Error> {
     let sets: Api<DaemonSet> = Api::namespaced(bed.client.clone(), &site.namespace);
-    let waited = wait::until(sets, "ready Pods of the DaemonSet", 2 * MINUTE, |seen| {
+    let pods_ready = wait::until(sets, "ready Pods of the DaemonSet", 2 * MINUTE, |seen| {
         let status = seen.get("garage").and_then(|set| set.status.clone()).ok_or("no status")?;
         let current = status.number_ready == wanted && status.desired_number_scheduled == wanted;
         if current { Ok(()) } else { Err(format!("{} of {wanted} are ready", status.number_ready)) }
     });
-    waited.await?;
+    pods_ready.await?;
     let members = site.members(bed).await?;
     for member in &members {
         assert!(answers(site, member, "GetClusterHealth").await, "{member:?} answers");

@@ -75,8 +75,7 @@ impl ControlPlane {
         };
         // Fixed tokens: nothing outside of the bed reaches its API server.
         let users = ["bed-administrator", "kube-controller-manager", "kube-scheduler"];
-        let tokens: String =
-            users.iter().map(|user| format!("token-of-{user},{user},{user},system:masters\n")).collect();
+        let tokens = users.map(|user| format!("token-of-{user},{user},{user},system:masters\n")).concat();
         let tokens = write("tokens.csv", tokens)?;
         let kubeconfig_of = |user: &str| {
             write(
@@ -213,12 +212,8 @@ impl ControlPlane {
     }
 }
 
-fn args<const N: usize>(args: [String; N]) -> Vec<String> {
-    args.to_vec()
-}
-
 fn etcd_args(data: &Path) -> Vec<String> {
-    args([
+    vec![
         format!("--data-dir={}", data.display()),
         "--listen-client-urls=http://127.0.0.1:2379".to_owned(),
         "--advertise-client-urls=http://127.0.0.1:2379".to_owned(),
@@ -227,7 +222,7 @@ fn etcd_args(data: &Path) -> Vec<String> {
         "--initial-cluster=default=http://127.0.0.1:2380".to_owned(),
         // The bed's disk is memory, and no bed outlives its power.
         "--unsafe-no-fsync".to_owned(),
-    ])
+    ]
 }
 
 fn api_server_args(
@@ -237,7 +232,7 @@ fn api_server_args(
     audit_policy: &Path,
     audit_log: &Path,
 ) -> Vec<String> {
-    args([
+    vec![
         "--etcd-servers=http://127.0.0.1:2379".to_owned(),
         format!("--advertise-address={address}"),
         format!("--secure-port={API_PORT}"),
@@ -255,11 +250,11 @@ fn api_server_args(
         "--endpoint-reconciler-type=lease".to_owned(),
         format!("--audit-policy-file={}", audit_policy.display()),
         format!("--audit-log-path={}", audit_log.display()),
-    ])
+    ]
 }
 
 fn controller_manager_args(kubeconfig: &Path, certificates: &Certificates) -> Vec<String> {
-    args([
+    vec![
         format!("--kubeconfig={}", kubeconfig.display()),
         format!("--authentication-kubeconfig={}", kubeconfig.display()),
         format!("--authorization-kubeconfig={}", kubeconfig.display()),
@@ -268,16 +263,16 @@ fn controller_manager_args(kubeconfig: &Path, certificates: &Certificates) -> Ve
         "--use-service-account-credentials=true".to_owned(),
         format!("--service-account-private-key-file={}", certificates.service_account_key.display()),
         format!("--root-ca-file={}", certificates.ca.display()),
-    ])
+    ]
 }
 
 fn scheduler_args(kubeconfig: &Path) -> Vec<String> {
-    args([
+    vec![
         format!("--kubeconfig={}", kubeconfig.display()),
         format!("--authentication-kubeconfig={}", kubeconfig.display()),
         format!("--authorization-kubeconfig={}", kubeconfig.display()),
         "--leader-elect=false".to_owned(),
-    ])
+    ]
 }
 
 fn kubeconfig(server: &str, ca: &Path, user: &str) -> String {

@@ -140,8 +140,8 @@ impl Disks {
     pub fn read_only(&self, node: &str, path: &str, on: bool) -> Result<()> {
         let at = self.path(node, path);
         let flags = if on { MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY } else { MsFlags::MS_REMOUNT };
-        let none: Option<&str> = None;
-        mount(none, &at, none, flags, none).doing(|| format!("remounting {}", at.display()))
+        let nothing: Option<&str> = None;
+        mount(nothing, &at, nothing, flags, nothing).doing(|| format!("remounting {}", at.display()))
     }
 
     /// All block files of a data disk (their names are the block hashes), sorted.

@@ -34,7 +34,7 @@ use crate::site::{self, Member};
 pub const PRODUCT_IMAGE: &str = "garage-holdfast:bed";
 
 /// The product's switch to short waiting times, which its chart cannot set.
-const SHORT_TIMES: &str = "HOLDFAST_TEST_SHORT_TIMES";
+const SHORT_TIMES: &str = "HOLDFAST_UNSAFE_SHORT_WAITS";
 
 /// What kind of bed is wanted.
 #[derive(Debug, Clone)]
@@ -201,7 +201,7 @@ fn images(options: &Options) -> Result<ImageTable> {
     let product = beside_the_program("garage-holdfast");
     let mut image = Image::program(product, "/garage-holdfast");
     if !options.real_times {
-        image.env.push((SHORT_TIMES.to_owned(), "1".to_owned()));
+        image.env.push((SHORT_TIMES.to_owned(), "true".to_owned()));
     }
     Ok(images.with(PRODUCT_IMAGE, image))
 }

@@ -40,11 +40,11 @@ enum What {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if !bed::enter::is_inside() {
-        if let Err(error) = ready() {
-            eprintln!("{error}");
-            return ExitCode::FAILURE;
-        }
+    if !bed::enter::is_inside()
+        && let Err(error) = ready()
+    {
+        eprintln!("{error}");
+        return ExitCode::FAILURE;
     }
     let root = bed::enter();
     match play(&arguments, &root) {
@@ -60,15 +60,14 @@ fn main() -> ExitCode {
 fn ready() -> Result<()> {
     assets::control_plane("kube-apiserver", assets::KUBERNETES)?;
     let product = bed::beside_the_program("garage-holdfast");
-    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo
         .args(["build", "--quiet", "--locked", "--package", "garage-holdfast"])
         .current_dir(tools::workspace());
     if product.components().any(|part| part.as_os_str() == "release") {
-        build.arg("--release");
+        cargo.arg("--release");
     }
-    // Inherited by a cargo that was started by `cargo run`, it would ask for another target folder.
-    let built = build.status().map_err(|error| Error::other(format!("starting cargo: {error}")))?;
+    let built = cargo.status().map_err(|error| Error::other(format!("starting cargo: {error}")))?;
     if built.success() { Ok(()) } else { Err(Error::other("the product could not be built")) }
 }
 
