@@ -248,12 +248,9 @@ pub async fn perform<G: GarageCalls>(action: &Action, clients: &Clients<G>) -> O
 /// Whether what is staged is exactly what is expected, in any order. A removal of an ID without a
 /// role is no change (D12), yet it is not ours: R4a refuses to apply over it.
 pub fn is_exactly_staged(layout: &Layout, expected: &[StagedChange]) -> bool {
-    let mut found: Vec<&StagedChange> = layout.staged.iter().collect();
     layout.staged_parameters.is_none()
-        && found.len() == expected.len()
-        && expected.iter().all(|change| {
-            found.iter().position(|have| *have == change).map(|at| found.swap_remove(at)).is_some()
-        })
+        && layout.staged.len() == expected.len()
+        && expected.iter().all(|change| layout.staged.iter().any(|have| same_change(have, change)))
 }
 
 /// Whether the roles of `layout` are what `changes` were to make of them.
@@ -263,6 +260,16 @@ pub fn roles_hold(layout: &Layout, changes: &[StagedChange]) -> bool {
         (Some(wanted), Some(role)) => same_role(wanted, role),
         _ => false,
     })
+}
+
+/// The same node and the same role.
+pub fn same_change(a: &StagedChange, b: &StagedChange) -> bool {
+    a.id == b.id
+        && match (&a.role, &b.role) {
+            (Some(a), Some(b)) => same_role(a, b),
+            (None, None) => true,
+            _ => false,
+        }
 }
 
 /// Equal zone and capacity, and equal tags in any order.

@@ -7,7 +7,9 @@ pub mod act;
 pub mod garage;
 pub mod lease;
 pub mod observe;
+pub mod pool;
 pub mod proof;
+pub mod status;
 
 #[cfg(test)]
 mod testing;

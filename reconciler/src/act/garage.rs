@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use holdfast_crds::ids::{LayoutVersion, NodeId};
 
-use super::{Action, Answer, Outcome, Peer, Refusal, RepairKind, is_exactly_staged, roles_hold};
+use super::{Action, Answer, Outcome, Peer, Refusal, RepairKind, is_exactly_staged, roles_hold, same_change};
 use crate::observe::{Layout, StagedChange};
 
 /// How a call to Garage failed.
@@ -115,10 +115,10 @@ async fn update<G: GarageCalls>(
     if before.version != base {
         return refuse(format!("version {} instead of {base}", before.version));
     }
-    if before.staged_parameters.is_some() || before.staged.iter().any(|have| !staged.contains(have)) {
+    if before.staged_parameters.is_some() || before.staged.iter().any(|have| !staged.iter().any(|own| same_change(own, have))) {
         return refuse("changes that are not ours are staged".to_owned());
     }
-    if changes.iter().all(|change| before.staged.contains(change)) {
+    if changes.iter().all(|change| before.staged.iter().any(|have| same_change(have, change))) {
         return Outcome::Executed(Answer::Layout(before));
     }
     match garage.update_layout(at, changes).await {
