@@ -3,6 +3,7 @@
 //! Every action can be repeated: a process killed between any two goes on from what it finds. An
 //! [`Outcome`] tells apart what certainly did not happen, what happened, and what may have.
 
+mod endpoints;
 mod garage;
 mod kubernetes;
 mod object;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use holdfast_crds::ids::{LayoutVersion, NodeId};
 use serde_json::Value;
 
+pub use endpoints::Endpoints;
 pub use garage::{CallFailure, GarageCalls};
 pub use object::{Kind, Object, PatchBuilder, Target, pointer};
 
@@ -21,8 +23,9 @@ use crate::observe::{Layout, Role, StagedChange};
 /// The field manager of every write, and the reporter of every event.
 pub const FIELD_MANAGER: &str = "garage-holdfast";
 
-/// How long one action may take (`architecture.md`: every call has a deadline).
-pub const DEADLINE: Duration = Duration::from_secs(10);
+/// How long one action may take (`architecture.md`: every call has a deadline): a read and a write of a
+/// starved Garage fit in.
+pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A repair that the proof launches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -14,7 +14,7 @@ use super::membership::{Member, Members};
 use super::site::Site;
 use super::spec::ClusterView;
 use crate::act::{Action, same_change};
-use crate::observe::{Core, HistoryStatus, Role, StagedChange};
+use crate::observe::{Core, Role, StagedChange, judge};
 
 /// The role that a member should have.
 fn desired(site: &Site, member: &Member<'_>) -> Option<Role> {
@@ -56,29 +56,10 @@ fn is_as_desired(site: &Site, role: &Role, wanted: &Role) -> bool {
 
 /// Why the layout is not settled (O5), apart from what is staged; `None`: it is.
 pub fn unsettled(core: &Core) -> Option<String> {
-    let version = core.layout.version;
-    if core.status_layout_version != version || core.history.current != version {
-        return Some(format!(
-            "the layout versions of status ({}), layout ({version}) and history ({}) differ",
-            core.status_layout_version, core.history.current
-        ));
-    }
-    let draining: Vec<String> = core
-        .history
-        .versions
-        .iter()
-        .filter(|entry| entry.status == HistoryStatus::Draining)
-        .map(|entry| entry.version.to_string())
-        .collect();
-    if draining.is_empty() {
-        return None;
-    }
-    let synced = core
-        .history
-        .trackers
-        .as_ref()
-        .is_some_and(|trackers| !trackers.is_empty() && trackers.values().all(|tracker| tracker.sync >= version));
-    (!synced).then(|| format!("layout version {} is still read from", draining.join(", ")))
+    let mut unstaged = core.clone();
+    unstaged.layout.staged.clear();
+    unstaged.layout.staged_parameters = None;
+    judge::settled(&unstaged).err().map(|why| why.to_string())
 }
 
 /// Stages and applies what the layout lacks.

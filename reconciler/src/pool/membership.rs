@@ -11,7 +11,7 @@ use holdfast_crds::names::{self, HostPathClaim, PREFIX, fence, label};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
-use kube::core::Selector;
+use kube::core::{Selector, SelectorExt};
 
 use super::condition::Problem;
 use super::record::Record;

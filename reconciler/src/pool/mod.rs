@@ -25,11 +25,14 @@ mod spec;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use holdfast_crds::conditions::PoolsReason;
 use holdfast_crds::ids::{NodeId, Pair};
+use holdfast_crds::v1beta2::GarageCluster;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
 
 use crate::act::Action;
 use crate::observe::Observation;
@@ -86,6 +89,20 @@ pub struct PoolStep {
     pub status: Option<status::ClusterPart>,
     /// Another pass is due then at the latest, because time alone changes something.
     pub wake_after: Option<jiff::SignedDuration>,
+}
+
+/// Names of the Secrets that a pass must read for the pools of this cluster, given those that it has
+/// (`secrets::to_read`); none where pools are not run here.
+pub fn secrets_to_read(
+    cluster: &GarageCluster,
+    settings: &Settings,
+    have: &BTreeMap<String, Arc<Secret>>,
+) -> BTreeSet<String> {
+    let view = spec::ClusterView::new(cluster);
+    if !settings.manage || view.is_handle() || !view.has_pools() {
+        return BTreeSet::new();
+    }
+    spec::read(&view, settings).map(|site| secrets::to_read(&site, have)).unwrap_or_default()
 }
 
 /// Plans one pass of the pools.

@@ -4,7 +4,7 @@
 //! once, where no reference is set, and never a second time once its fingerprint is on the GarageCluster:
 //! a lost one must be put back, since a new one would split the site.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use holdfast_crds::names::{self, ClusterId, StaticCredential, annotation, label};
@@ -62,10 +62,12 @@ pub enum Plan {
     Refused(String),
 }
 
-/// Names of all Secrets that a pass must read, as far as they can be known before reading any.
-pub fn sources(site: &Site) -> Vec<String> {
+/// Names of the Secrets that a pass must read for this site. Called again with what was read so far, it
+/// names those that can only be known then.
+pub fn to_read(site: &Site, have: &BTreeMap<String, Arc<Secret>>) -> BTreeSet<String> {
     let secrets = &site.secrets;
-    let mut all = vec![site.id.rpc_secret(), site.id.rpc_secret_snapshot()];
+    let own = if secrets.rpc.is_some() { site.id.rpc_secret_snapshot() } else { site.id.rpc_secret() };
+    let mut all = BTreeSet::from([own]);
     all.extend(
         [&secrets.rpc, &secrets.admin_token, &secrets.metrics_token]
             .into_iter()
@@ -73,16 +75,20 @@ pub fn sources(site: &Site) -> Vec<String> {
             .chain(secrets.consul.values())
             .map(|key| key.name.clone()),
     );
-    all.sort();
-    all.dedup();
+    let Some((_, rpc)) = rpc_secret(site, have) else { return all };
+    let Ok(values) = credential_values(site, have) else { return all };
+    all.insert(names::static_credentials_name(&site.id.name, &revision(&site.id, &rpc, &values)));
+    // With a Consul token the configuration itself is in Secrets.
+    if let Some(token) = values.iter().find(|value| value.key == "consul-token") {
+        let ready = Ready {
+            mounted: Mounted { files: Vec::new() },
+            token_key: Some(rpc),
+            consul_token: Some(String::from_utf8_lossy(token.bytes).trim().to_owned()),
+        };
+        all.insert(super::workloads::shared_config(site, &ready).target().name);
+        all.extend(site.pools.iter().map(|pool| super::workloads::pool_config(site, pool, &ready).name));
+    }
     all
-}
-
-/// Name of the credentials copy, once the sources were read; the second read of a pass.
-pub fn credentials_name(site: &Site, secrets: &BTreeMap<String, Arc<Secret>>) -> Option<String> {
-    let (_, rpc) = rpc_secret(site, secrets)?;
-    let values = credential_values(site, secrets).ok()?;
-    Some(names::static_credentials_name(&site.id.name, &revision(&site.id, &rpc, &values)))
 }
 
 /// What is to be done about the secrets. `annotations` and `resource_version` are the GarageCluster's;

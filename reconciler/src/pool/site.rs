@@ -62,8 +62,6 @@ pub struct Site {
     pub service_account_name: Option<String>,
     /// `logging`.
     pub logging: Logging,
-    /// `layoutPolicy: Manual` in either place, or `layoutManagement.autoApply: false`.
-    pub manual_layout: bool,
     /// Worker variables of `spec.workers`.
     pub worker_variables: BTreeMap<&'static str, String>,
     /// garage.toml of the site, without the data directories.
