@@ -116,7 +116,8 @@ fn lost(path: &str, stored: &Value, wanted: &Value, missing: &mut Vec<String>) {
 /// write once they are there, since `redundancy.nodes`, which moves with them, has its own throttle.
 pub fn plan(status: &Value, parts: &Parts, generation: Option<i64>, now: Timestamp) -> Option<StatusWrite> {
     let mut patch = Map::new();
-    for (field, part) in [("redundancy", &parts.redundancy), ("nodeLocalService", &parts.node_local_service)] {
+    for (field, part) in [("redundancy", &parts.redundancy), ("nodeLocalService", &parts.node_local_service)]
+    {
         match part {
             None => {}
             Some(None) if status[field].is_null() => {}
@@ -229,7 +230,9 @@ pub fn merge_conditions(
 }
 
 fn same_condition(a: &Value, b: &Value) -> bool {
-    ["type", "status", "reason", "message", "lastTransitionTime", "observedGeneration"].iter().all(|key| a[key] == b[key])
+    ["type", "status", "reason", "message", "lastTransitionTime", "observedGeneration"]
+        .iter()
+        .all(|key| a[key] == b[key])
 }
 
 /// What to do after a status write met a conflict (P20).
@@ -269,3 +272,129 @@ pub fn was_changed_by_another(last: Option<&Value>, now: &Value) -> bool {
 
 /// How long after its last rewrite `redundancy.nodes` may be rewritten again by itself (P19).
 pub const NODES_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    const EARLY: &str = "2026-11-30T01:00:00Z";
+    const LATE: &str = "2026-11-30T02:00:00Z";
+
+    fn parts() -> Parts {
+        let mut parts =
+            Parts { redundancy: Some(Some(json!({"nodes": [{"nodeId": "a"}]}))), ..Parts::default() };
+        parts.condition("FullyReplicated", ConditionStatus::Unknown, "NotVerified", "why".into());
+        let mut pool = ClusterPart::default();
+        pool.fields.insert("replicas".into(), 3.into());
+        pool.fields.insert("selector".into(), "a=b".into());
+        pool.counters.insert("resyncQueueLength".into(), 7.into());
+        parts.pool = Some(pool);
+        parts
+    }
+
+    fn written(status: &Value, parts: &Parts, now: &str) -> Value {
+        let mut status = status.clone();
+        if let Some(write) = plan(&status, parts, Some(4), at(now)) {
+            json_patch::merge(&mut status, &Value::Object(write.patch));
+        }
+        status
+    }
+
+    #[test]
+    fn equal_input_makes_no_second_write() {
+        let status = written(&json!({}), &parts(), EARLY);
+        assert_eq!(plan(&status, &parts(), Some(4), at(LATE)), None);
+    }
+
+    #[test]
+    fn a_counter_alone_causes_no_write_and_rides_along_with_one() {
+        let status = written(&json!({}), &parts(), EARLY);
+        let mut moved = parts();
+        moved.pool.as_mut().unwrap().counters.insert("resyncQueueLength".into(), 9.into());
+        assert_eq!(plan(&status, &moved, Some(4), at(LATE)), None);
+        moved.redundancy = Some(Some(json!({"nodes": []})));
+        assert_eq!(written(&status, &moved, LATE)["resyncQueueLength"], 9);
+        // Unknown is absent, at once.
+        let mut unknown = parts();
+        unknown.pool.as_mut().unwrap().counters.insert("resyncQueueLength".into(), Value::Null);
+        assert!(written(&status, &unknown, LATE).get("resyncQueueLength").is_none());
+    }
+
+    #[test]
+    fn fields_and_conditions_of_others_stay_as_they_are() {
+        let theirs = json!({"storageDrain": {"x": 1}, "conditions": [{"type": "Theirs", "status": "True", "extra": 1}]});
+        let status = written(&theirs, &parts(), EARLY);
+        assert_eq!(status["storageDrain"], theirs["storageDrain"]);
+        assert_eq!(status["conditions"][0], theirs["conditions"][0]);
+        assert_eq!(status["conditions"][1]["type"], "FullyReplicated");
+        assert_eq!(status["conditions"][1]["observedGeneration"], 4);
+    }
+
+    #[test]
+    fn the_transition_time_moves_only_with_the_status() {
+        let status = written(&json!({}), &parts(), EARLY);
+        let mut next = parts();
+        next.condition("FullyReplicated", ConditionStatus::Unknown, "NotObserved", "other".into());
+        let status = written(&status, &next, LATE);
+        assert_eq!(status["conditions"][0]["lastTransitionTime"], EARLY);
+        next.condition("FullyReplicated", ConditionStatus::True, "Verified", "done".into());
+        assert_eq!(written(&status, &next, LATE)["conditions"][0]["lastTransitionTime"], LATE);
+    }
+
+    #[test]
+    fn what_must_go_inside_a_field_goes() {
+        let status =
+            written(&json!({"redundancy": {"nodes": [], "coordination": {"a": 1}}}), &parts(), EARLY);
+        assert_eq!(status["redundancy"], json!({"nodes": [{"nodeId": "a"}]}));
+    }
+
+    #[test]
+    fn a_status_without_pools_still_has_what_the_other_crd_requires() {
+        let mut parts = Parts::default();
+        parts.condition("FullyReplicated", ConditionStatus::Unknown, "NotVerified", "why".into());
+        let status = written(&json!({}), &parts, EARLY);
+        assert_eq!((&status["replicas"], &status["selector"]), (&json!(0), &json!("")));
+    }
+
+    #[test]
+    fn a_field_that_an_older_crd_cuts_is_named() {
+        let write = plan(&json!({}), &parts(), None, at(EARLY)).unwrap();
+        assert_eq!(write.pruned(&json!({"status": {"replicas": 3}})), ["redundancy"]);
+        assert_eq!(
+            write.pruned(&json!({"status": {"redundancy": {"nodes": [{}]}}})),
+            ["redundancy.nodes[0].nodeId"]
+        );
+        assert!(write.pruned(&json!({"status": {"redundancy": {"nodes": [{"nodeId": "a"}]}}})).is_empty());
+    }
+
+    #[test]
+    fn on_a_conflict_newer_evidence_wins_and_other_changes_are_merged() {
+        let started = json!({"redundancy": {"verification": {"phase": "Idle"}}});
+        let newer = json!({"redundancy": {"verification": {"phase": "Pending"}}});
+        assert_eq!(after_conflict(&started, &newer, &parts(), None, at(EARLY)), AfterConflict::FreshWins);
+        let mut beside = started.clone();
+        beside["phase"] = "Running".into();
+        assert!(matches!(
+            after_conflict(&started, &beside, &parts(), None, at(EARLY)),
+            AfterConflict::Retry(_)
+        ));
+        let done = written(&started, &parts(), EARLY);
+        assert_eq!(after_conflict(&done, &done, &parts(), Some(4), at(EARLY)), AfterConflict::Nothing);
+    }
+
+    #[test]
+    fn another_writer_is_noticed_only_in_what_is_ours() {
+        let ours = json!({"redundancy": {"verification": {"phase": "Idle"}}, "phase": "Running"});
+        let mut now = ours.clone();
+        now["phase"] = "Degraded".into();
+        assert!(!was_changed_by_another(Some(&ours), &now));
+        now["redundancy"]["verification"]["phase"] = "Pending".into();
+        assert!(was_changed_by_another(Some(&ours), &now));
+        assert!(!was_changed_by_another(None, &now));
+    }
+}

@@ -62,7 +62,11 @@ impl GarageCalls for Endpoints {
         Ok(self.at(at)?.layout().await?)
     }
 
-    async fn update_layout(&self, at: Option<NodeId>, changes: &[StagedChange]) -> Result<Layout, CallFailure> {
+    async fn update_layout(
+        &self,
+        at: Option<NodeId>,
+        changes: &[StagedChange],
+    ) -> Result<Layout, CallFailure> {
         Ok(self.at(at)?.update_layout(changes, None).await?)
     }
 
@@ -70,7 +74,11 @@ impl GarageCalls for Endpoints {
         Ok(self.at(at)?.apply_layout(version).await?)
     }
 
-    async fn skip_dead_nodes(&self, at: Option<NodeId>, version: LayoutVersion) -> Result<Vec<NodeId>, CallFailure> {
+    async fn skip_dead_nodes(
+        &self,
+        at: Option<NodeId>,
+        version: LayoutVersion,
+    ) -> Result<Vec<NodeId>, CallFailure> {
         Ok(self.at(at)?.skip_dead_nodes(version).await?.ack_updated.into_iter().collect())
     }
 
@@ -83,7 +91,12 @@ impl GarageCalls for Endpoints {
         Ok(self.near(node)?.launch_repair(node, kind).await?)
     }
 
-    async fn set_worker_variable(&self, node: NodeId, variable: &str, value: &str) -> Result<(), CallFailure> {
+    async fn set_worker_variable(
+        &self,
+        node: NodeId,
+        variable: &str,
+        value: &str,
+    ) -> Result<(), CallFailure> {
         Ok(self.near(node)?.set_worker_variable(node, variable, value).await?)
     }
 }

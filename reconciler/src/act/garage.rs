@@ -115,7 +115,9 @@ async fn update<G: GarageCalls>(
     if before.version != base {
         return refuse(format!("version {} instead of {base}", before.version));
     }
-    if before.staged_parameters.is_some() || before.staged.iter().any(|have| !staged.iter().any(|own| same_change(own, have))) {
+    if before.staged_parameters.is_some()
+        || before.staged.iter().any(|have| !staged.iter().any(|own| same_change(own, have)))
+    {
         return refuse("changes that are not ours are staged".to_owned());
     }
     if changes.iter().all(|change| before.staged.iter().any(|have| same_change(have, change))) {
@@ -158,4 +160,142 @@ async fn apply<G: GarageCalls>(
 
 fn refuse(why: String) -> Outcome {
     Outcome::NotExecuted(Refusal::Layout(why))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::observe::{LayoutParameters, Role, ZoneRedundancy};
+
+    fn id(byte: u8) -> NodeId {
+        NodeId::from_bytes([byte; 32])
+    }
+
+    fn change(byte: u8) -> StagedChange {
+        StagedChange {
+            id: id(byte),
+            role: Some(Role { zone: "z".into(), capacity: Some(1 << 30), tags: vec![] }),
+        }
+    }
+
+    /// One node's layout; `late` is staged by another hand between a read and the next call.
+    struct Node {
+        layout: Mutex<Layout>,
+        late: Option<StagedChange>,
+        fail: bool,
+        applied: Mutex<u32>,
+    }
+
+    fn node(staged: Vec<StagedChange>) -> Node {
+        Node {
+            layout: Mutex::new(Layout {
+                version: LayoutVersion(1),
+                roles: std::collections::BTreeMap::new(),
+                parameters: LayoutParameters { zone_redundancy: ZoneRedundancy::Maximum },
+                staged,
+                staged_parameters: None,
+            }),
+            late: None,
+            fail: false,
+            applied: Mutex::new(0),
+        }
+    }
+
+    impl GarageCalls for Node {
+        async fn layout(&self, _: Option<NodeId>) -> Result<Layout, CallFailure> {
+            Ok(self.layout.lock().unwrap().clone())
+        }
+        async fn update_layout(
+            &self,
+            _: Option<NodeId>,
+            changes: &[StagedChange],
+        ) -> Result<Layout, CallFailure> {
+            let mut layout = self.layout.lock().unwrap();
+            layout.staged.extend(changes.iter().cloned());
+            layout.staged.extend(self.late.clone());
+            Ok(layout.clone())
+        }
+        async fn apply_layout(
+            &self,
+            _: Option<NodeId>,
+            version: LayoutVersion,
+        ) -> Result<Layout, CallFailure> {
+            *self.applied.lock().unwrap() += 1;
+            let mut layout = self.layout.lock().unwrap();
+            layout.version = version;
+            for change in std::mem::take(&mut layout.staged) {
+                layout.roles.insert(change.id, change.role.unwrap());
+            }
+            if self.fail {
+                Err(CallFailure::Unknown("the connection was cut".into()))
+            } else {
+                Ok(layout.clone())
+            }
+        }
+        async fn skip_dead_nodes(
+            &self,
+            _: Option<NodeId>,
+            _: LayoutVersion,
+        ) -> Result<Vec<NodeId>, CallFailure> {
+            Ok(vec![])
+        }
+        async fn connect_nodes(&self, _: SocketAddr, peers: &[Peer]) -> Result<Vec<bool>, CallFailure> {
+            Ok(vec![true; peers.len()])
+        }
+        async fn launch_repair(&self, _: NodeId, _: RepairKind) -> Result<(), CallFailure> {
+            Ok(())
+        }
+        async fn set_worker_variable(&self, _: NodeId, _: &str, _: &str) -> Result<(), CallFailure> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_staged_beside_changes_of_another_hand() {
+        let node = node(vec![change(9)]);
+        let outcome = update(&node, None, LayoutVersion(1), &[change(1)], &[change(1)]).await;
+        assert!(matches!(outcome, Outcome::NotExecuted(Refusal::Layout(_))), "{outcome:?}");
+        assert_eq!(node.layout.lock().unwrap().staged, [change(9)]);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_applied_when_another_hand_staged_in_between() {
+        let mut node = node(vec![]);
+        node.late = Some(change(9));
+        let staged = update(&node, None, LayoutVersion(1), &[change(1)], &[change(1)]).await;
+        assert!(matches!(staged, Outcome::NotExecuted(Refusal::Layout(_))), "{staged:?}");
+        let applied = apply(&node, None, LayoutVersion(2), &[change(1)]).await;
+        assert!(matches!(applied, Outcome::NotExecuted(Refusal::Layout(_))), "{applied:?}");
+        assert_eq!(*node.applied.lock().unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn an_apply_with_nothing_staged_is_never_sent() {
+        let node = node(vec![]);
+        let outcome = apply(&node, None, LayoutVersion(2), &[]).await;
+        assert!(matches!(outcome, Outcome::NotExecuted(_)), "{outcome:?}");
+        assert_eq!(*node.applied.lock().unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn after_a_lost_answer_the_roles_say_that_it_was_done_and_it_is_not_done_twice() {
+        let mut node = node(vec![change(1)]);
+        node.fail = true;
+        let lost = apply(&node, None, LayoutVersion(2), &[change(1)]).await;
+        assert!(matches!(lost, Outcome::Unknown(_)), "{lost:?}");
+        let again = apply(&node, None, LayoutVersion(2), &[change(1)]).await;
+        assert!(again.executed(), "{again:?}");
+        assert_eq!(*node.applied.lock().unwrap(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_version_that_another_hand_made_is_not_taken_for_ours() {
+        let node = node(vec![change(9)]);
+        node.apply_layout(None, LayoutVersion(2)).await.unwrap();
+        let outcome = apply(&node, None, LayoutVersion(2), &[change(1)]).await;
+        assert!(matches!(outcome, Outcome::NotExecuted(Refusal::Layout(_))), "{outcome:?}");
+    }
 }

@@ -91,7 +91,8 @@ pub async fn load(
     client: &kube::Client,
     settings: &Settings,
 ) -> Result<KubernetesView, LoadError> {
-    let (Some(namespace), Some(name)) = (cluster.metadata.namespace.clone(), cluster.metadata.name.clone()) else {
+    let (Some(namespace), Some(name)) = (cluster.metadata.namespace.clone(), cluster.metadata.name.clone())
+    else {
         return Err(LoadError::NoName);
     };
     let mut view = KubernetesView {
@@ -109,15 +110,22 @@ pub async fn load(
     // Twice: the name of the copied credentials follows from what the sources hold.
     for _ in 0..2 {
         let mut wanted = crate::pool::secrets_to_read(&view.cluster, settings, &view.secrets);
-        wanted.extend(view.pods.iter().filter_map(|pod| token_key(pod, ADMIN_TOKEN)).map(|(secret, _)| secret));
+        wanted
+            .extend(view.pods.iter().filter_map(|pod| token_key(pod, ADMIN_TOKEN)).map(|(secret, _)| secret));
         wanted.retain(|name| !view.secrets.contains_key(name));
         let read = wanted.into_iter().map(|name| async {
             let answer = tokio::time::timeout(SECRET_DEADLINE, api.get_opt(&name)).await;
             match answer {
                 Ok(Ok(secret)) => Ok((name, secret)),
-                Ok(Err(kube::Error::Api(status))) => Err(LoadError::Secret { name, why: status.message.clone() }),
-                Ok(Err(_)) => Err(LoadError::Secret { name, why: "the connection to the API server broke".to_owned() }),
-                Err(_) => Err(LoadError::Secret { name, why: "the API server did not answer in time".to_owned() }),
+                Ok(Err(kube::Error::Api(status))) => {
+                    Err(LoadError::Secret { name, why: status.message.clone() })
+                }
+                Ok(Err(_)) => {
+                    Err(LoadError::Secret { name, why: "the connection to the API server broke".to_owned() })
+                }
+                Err(_) => {
+                    Err(LoadError::Secret { name, why: "the API server did not answer in time".to_owned() })
+                }
             }
         });
         for (name, secret) in futures::future::try_join_all(read).await? {
@@ -212,7 +220,9 @@ pub fn admin_address(pod: &Pod) -> Option<SocketAddr> {
 pub fn endpoints(view: &KubernetesView, memory: &Memory) -> Option<(Vec<Endpoint>, crate::garage::Secret)> {
     let mut by_token: BTreeMap<(String, String), Vec<&Pod>> = BTreeMap::new();
     for pod in &view.pods {
-        if admin_address(pod).is_some() && let Some(key) = token_key(pod, ADMIN_TOKEN) {
+        if admin_address(pod).is_some()
+            && let Some(key) = token_key(pod, ADMIN_TOKEN)
+        {
             by_token.entry(key).or_default().push(pod);
         }
     }
@@ -241,7 +251,8 @@ pub async fn read_identities(view: &KubernetesView, memory: &mut Memory, http: &
         let asked = crate::garage::Client::new(http, admin_address(pod)?, token);
         let id = asked.own_info().await.ok()?.node_id;
         let api: Api<Pod> = Api::namespaced(client.clone(), pod.metadata.namespace.as_deref()?);
-        let now = tokio::time::timeout(SECRET_DEADLINE, api.get(pod.metadata.name.as_deref()?)).await.ok()?.ok()?;
+        let now =
+            tokio::time::timeout(SECRET_DEADLINE, api.get(pod.metadata.name.as_deref()?)).await.ok()?.ok()?;
         (identity::incarnation(&now).as_ref() == Some(&run)).then_some((run, id))
     });
     let answers: Vec<_> = futures::stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;

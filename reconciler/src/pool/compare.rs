@@ -7,12 +7,14 @@ use serde_json::Value;
 /// are compared by amount (the API server rewrites `1000m` to `1`).
 pub fn covers(found: &Value, wanted: &Value) -> bool {
     match (found, wanted) {
-        (Value::Object(found), Value::Object(wanted)) => wanted.iter().all(|(key, value)| match found.get(key) {
-            Some(have) if is_amounts(key) => same_amounts(have, value),
-            Some(have) => covers(have, value),
-            // An empty list or object and none are the same to the API server.
-            None => is_empty(value),
-        }),
+        (Value::Object(found), Value::Object(wanted)) => {
+            wanted.iter().all(|(key, value)| match found.get(key) {
+                Some(have) if is_amounts(key) => same_amounts(have, value),
+                Some(have) => covers(have, value),
+                // An empty list or object and none are the same to the API server.
+                None => is_empty(value),
+            })
+        }
         (Value::Array(found), Value::Array(wanted)) => {
             found.len() == wanted.len() && found.iter().zip(wanted).all(|(f, w)| covers(f, w))
         }
@@ -95,7 +97,8 @@ mod tests {
 
     #[test]
     fn defaults_of_the_api_server_are_no_difference() {
-        let wanted = json!({"containers": [{"name": "garage", "env": []}], "schedulingGates": [{"name": "g"}]});
+        let wanted =
+            json!({"containers": [{"name": "garage", "env": []}], "schedulingGates": [{"name": "g"}]});
         let found = json!({"restartPolicy": "Always", "containers": [{"name": "garage", "imagePullPolicy": "Always"}],
                            "schedulingGates": [{"name": "g"}]});
         assert!(covers(&found, &wanted));

@@ -82,12 +82,33 @@ impl PoolsCondition {
             };
         };
         let reason = first.reason;
-        let mut message =
-            problems.iter().take(NAMED).map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("; ");
+        let mut message = problems
+            .iter()
+            .take(NAMED)
+            .map(|problem| problem.message.as_str())
+            .collect::<Vec<_>>()
+            .join("; ");
         if problems.len() > NAMED {
             message.push_str(&format!("; and {} more", problems.len() - NAMED));
         }
         Self { reason, message: cut_message(message), unknown: reason == PoolsReason::NotObserved }
+    }
+
+    /// Adds how many members run an older template: with `OnDelete` a Pod takes the new one when it is
+    /// deleted, which is left to a person.
+    pub fn note_outdated(&mut self, members: &Members<'_>) {
+        let outdated = members
+            .all
+            .values()
+            .filter(|member| {
+                member.pod.is_some_and(|pod| !gate::is_gated(pod) && !gate::is_from_template(member, pod))
+            })
+            .count();
+        if self.reason == PoolsReason::Converged && outdated > 0 {
+            self.message.push_str(&format!(
+                "; {outdated} of them run an older configuration: delete their Pods one at a time, each when the cluster is healthy"
+            ));
+        }
     }
 
     /// `status` of the condition.
@@ -115,7 +136,11 @@ impl PoolsCondition {
 
 /// The other ways in which a member or the layout is in somebody's hands (P15). While there is one, no
 /// Node is activated and no layout is written.
-pub fn other_hands(cluster: &ClusterView, records: &BTreeMap<Pair, Record>, members: &Members<'_>) -> Vec<Problem> {
+pub fn other_hands(
+    cluster: &ClusterView,
+    records: &BTreeMap<Pair, Record>,
+    members: &Members<'_>,
+) -> Vec<Problem> {
     let mut hands: Vec<Problem> = cluster
         .other_operations()
         .into_iter()
@@ -138,7 +163,10 @@ pub fn other_hands(cluster: &ClusterView, records: &BTreeMap<Pair, Record>, memb
         if member.claim.as_ref().is_some_and(|claim| claim.retiring) {
             hands.push(Problem::new(
                 PoolsReason::RemovalNotManaged,
-                format!("the HostPath claim of {} is retiring: that member is being drained by another operator", member.pair),
+                format!(
+                    "the HostPath claim of {} is retiring: that member is being drained by another operator",
+                    member.pair
+                ),
             ));
         }
     }
@@ -219,7 +247,12 @@ fn different_identity(member: &Member<'_>, input: &Input<'_>) -> Option<Problem>
 }
 
 /// What a member lacks until its process runs and has told its identity.
-fn start(site: &Site, member: &Member<'_>, now: Timestamp, wake: &mut Option<SignedDuration>) -> Option<Problem> {
+fn start(
+    site: &Site,
+    member: &Member<'_>,
+    now: Timestamp,
+    wake: &mut Option<SignedDuration>,
+) -> Option<Problem> {
     let pair = &member.pair;
     let waits = |what: String| Some(Problem::new(PoolsReason::WaitingForMembers, what));
     if member.held {
@@ -286,7 +319,8 @@ fn not_started(member: &Member<'_>, pod: &Pod, now: Timestamp, wake: &mut Option
     let told = container
         .and_then(|container| container.state.as_ref()?.waiting.as_ref()?.message.clone())
         .unwrap_or_default();
-    let named: Vec<&str> = markers.iter().map(String::as_str).filter(|marker| told.contains(marker)).collect();
+    let named: Vec<&str> =
+        markers.iter().map(String::as_str).filter(|marker| told.contains(marker)).collect();
     let named = if named.is_empty() { markers.iter().map(String::as_str).collect() } else { named };
     Problem::new(
         PoolsReason::MarkerMissing,

@@ -17,10 +17,9 @@ use crate::act::{Action, Kind, PatchBuilder, Target};
 /// Whether the Pod's controller is exactly this DaemonSet.
 pub fn is_owned_by(pod: &Pod, daemon_set: &DaemonSet) -> bool {
     daemon_set.metadata.uid.is_some()
-        && pod
-            .owner_references()
-            .iter()
-            .any(|owner| owner.controller == Some(true) && Some(&owner.uid) == daemon_set.metadata.uid.as_ref())
+        && pod.owner_references().iter().any(|owner| {
+            owner.controller == Some(true) && Some(&owner.uid) == daemon_set.metadata.uid.as_ref()
+        })
 }
 
 /// The one Node that a Pod is for: where it runs, else the only one that the DaemonSet's node affinity names.
@@ -69,7 +68,13 @@ fn is_over(pod: &Pod) -> bool {
 }
 
 /// Releases gates, and names the Node on Pods that were scheduled.
-pub fn plan(site: &Site, members: &Members<'_>, input: &Input<'_>, step: &mut PoolStep, problems: &mut Vec<Problem>) {
+pub fn plan(
+    site: &Site,
+    members: &Members<'_>,
+    input: &Input<'_>,
+    step: &mut PoolStep,
+    problems: &mut Vec<Problem>,
+) {
     let kubernetes = &input.observation.kubernetes;
     for member in members.all.values() {
         if member.skipped {
@@ -95,8 +100,21 @@ pub fn plan(site: &Site, members: &Members<'_>, input: &Input<'_>, step: &mut Po
             if let Some(other) = others.first() {
                 problems.push(Problem::new(
                     PoolsReason::WaitingForPreviousNodeLocalPoolPod,
-                    format!("{} waits for Pod {other}, which is still on Node {}", member.pair, member.pair.node),
+                    format!(
+                        "{} waits for Pod {other}, which is still on Node {}",
+                        member.pair, member.pair.node
+                    ),
                 ));
+            } else if !is_from_template(member, pod) {
+                // It never ran, and with `OnDelete` nobody else would renew it.
+                step.actions.push(Action::Delete {
+                    target: Target::namespaced(
+                        Kind::Pod,
+                        &pod.namespace().unwrap_or_default(),
+                        &pod.name_any(),
+                    ),
+                    uid: pod.metadata.uid.clone().unwrap_or_default(),
+                });
             } else if may_run(site, member, pod) {
                 step.actions.push(release(pod));
             }
@@ -106,27 +124,34 @@ pub fn plan(site: &Site, members: &Members<'_>, input: &Input<'_>, step: &mut Po
     }
 }
 
-/// Every condition of `compat.md` 3 but "no other Pod".
-fn may_run(site: &Site, member: &Member<'_>, pod: &Pod) -> bool {
-    let Some(daemon_set) = member.daemon_set else { return false };
-    let template = daemon_set.spec.as_ref().and_then(|spec| spec.template.metadata.as_ref());
-    let from_template = |key: &str| template.and_then(|meta| meta.annotations.as_ref()).and_then(|map| map.get(key));
-    let same = [
+/// Whether the Pod was made from the DaemonSet's template as it is now.
+pub fn is_from_template(member: &Member<'_>, pod: &Pod) -> bool {
+    let template =
+        member.daemon_set.and_then(|set| set.spec.as_ref()).and_then(|spec| spec.template.metadata.as_ref());
+    let from_template =
+        |key: &str| template.and_then(|meta| meta.annotations.as_ref()).and_then(|map| map.get(key));
+    [
         annotation::workload::ACTIVATION_VALUE,
         annotation::workload::CONFIG_HASH,
         annotation::workload::POD_SPEC_HASH,
     ]
     .iter()
-    .all(|key| pod.annotations().get(*key) == from_template(key));
+    .all(|key| pod.annotations().get(*key) == from_template(key))
+}
+
+/// Every condition of `compat.md` 3 but "no other Pod".
+fn may_run(site: &Site, member: &Member<'_>, pod: &Pod) -> bool {
     let claim_fits = member.claim.as_ref().is_some_and(|claim| {
         !claim.retiring
             && member.pool.host_paths().iter().all(|path| claim.host_paths().contains(&names::clean_path(path)))
             // Claim and identity annotation are either both absent or equal.
             && claim.garage_node_id == member.identity_annotation
     });
-    same && claim_fits
+    is_from_template(member, pod)
+        && claim_fits
         && member.is_active(site)
-        && pod.annotations().get(annotation::workload::ACTIVATION_VALUE).map(String::as_str) == member.token.as_deref()
+        && pod.annotations().get(annotation::workload::ACTIVATION_VALUE).map(String::as_str)
+            == member.token.as_deref()
         && pod.metadata.deletion_timestamp.is_none()
         && member.record.is_none_or(|record| record.other_hand().is_none())
 }

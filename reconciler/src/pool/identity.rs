@@ -21,7 +21,8 @@ pub fn incarnation(pod: &Pod) -> Option<Incarnation> {
         return None;
     }
     let status = pod.status.as_ref()?;
-    let container = status.container_statuses.iter().flatten().find(|container| container.name == "garage")?;
+    let container =
+        status.container_statuses.iter().flatten().find(|container| container.name == "garage")?;
     container.state.as_ref()?.running.as_ref()?;
     Some(Incarnation {
         pod_uid: pod.metadata.uid.clone()?,
@@ -53,8 +54,10 @@ pub fn forget(kubernetes: &KubernetesView, memory: &mut Memory) {
 pub fn replacement(input: &Input<'_>) -> Option<(Pair, NodeId, Option<NodeId>)> {
     let status = input.observation.kubernetes.cluster.status.as_ref()?;
     let service = status.node_local_service.as_ref()?;
-    let moving =
-        matches!(service.phase, ServicePhase::Applying | ServicePhase::Settling | ServicePhase::RepairingPins);
+    let moving = matches!(
+        service.phase,
+        ServicePhase::Applying | ServicePhase::Settling | ServicePhase::RepairingPins
+    );
     if service.operation != ServiceOperation::ReplaceIdentity || !moving {
         return None;
     }
@@ -70,7 +73,10 @@ pub fn known(site: &Site, member: &Member<'_>, input: &Input<'_>) -> Vec<(&'stat
         ("identity annotation", member.identity_annotation),
         ("HostPath claim", member.claim.as_ref().and_then(|claim| claim.garage_node_id)),
         ("recovery pin", record.and_then(super::record::Record::pin)),
-        ("status.nodeId", record.filter(|record| record.in_layout()).and_then(super::record::Record::node_id)),
+        (
+            "status.nodeId",
+            record.filter(|record| record.in_layout()).and_then(super::record::Record::node_id),
+        ),
     ]
     .into_iter()
     .filter_map(|(what, id)| id.map(|id| (what, id)))
@@ -151,7 +157,8 @@ pub fn plan_record(site: &Site, member: &Member<'_>, _input: &Input<'_>) -> Vec<
     let name = names::garage_node_name(&site.id.name, &member.pair.pool, &member.pair.node);
 
     let Some(record) = member.record else {
-        let scheduled = member.pod.is_some_and(|pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()));
+        let scheduled =
+            member.pod.is_some_and(|pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()));
         if !scheduled {
             return Vec::new();
         }
@@ -219,7 +226,9 @@ fn update(
             .into_iter()
             .flatten()
             // A pin that is set is never changed here (V10): only a refill moves it.
-            .filter(|(key, value)| have[*key] != **value && (*key != annotation::node::RECOVERY_PIN || have[*key].is_null()))
+            .filter(|(key, value)| {
+                have[*key] != **value && (*key != annotation::node::RECOVERY_PIN || have[*key].is_null())
+            })
             .collect();
         if !differing.is_empty() {
             changed = true;
@@ -244,7 +253,9 @@ fn update(
         }
     }
     for key in ["tags", "zoneFrom", "network"] {
-        if spec.get(key).is_none() && have[key].as_array().map_or(have[key].is_object(), |tags| !tags.is_empty()) {
+        if spec.get(key).is_none()
+            && have[key].as_array().map_or(have[key].is_object(), |tags| !tags.is_empty())
+        {
             changed = true;
             patch = patch.remove(["spec", key]);
         }

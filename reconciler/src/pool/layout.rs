@@ -39,7 +39,9 @@ fn is_as_desired(site: &Site, role: &Role, wanted: &Role) -> bool {
         let mut tags: Vec<String> = role
             .tags
             .iter()
-            .filter(|t| (keep_address || !t.starts_with(tag::RPC_ADDRESS)) && !t.starts_with(tag::CLUSTER_UID))
+            .filter(|t| {
+                (keep_address || !t.starts_with(tag::RPC_ADDRESS)) && !t.starts_with(tag::CLUSTER_UID)
+            })
             .map(|t| if *t == site.id.name { site.id.cluster_tag() } else { t.clone() })
             .collect();
         tags.sort();
@@ -125,7 +127,8 @@ pub fn plan(
     if cluster.layout_is_manual() {
         problems.push(Problem::new(
             PoolsReason::WaitingForLayoutSync,
-            "members are not in the layout and the layout policy is Manual: apply the layout by hand".to_owned(),
+            "members are not in the layout and the layout policy is Manual: apply the layout by hand"
+                .to_owned(),
         ));
         return;
     }
@@ -171,7 +174,8 @@ pub fn plan(
             return;
         }
         if core.layout.staged.is_empty() {
-            let new = due.iter().find(|change| !core.layout.roles.contains_key(&change.id) && is_up(&change.id));
+            let new =
+                due.iter().find(|change| !core.layout.roles.contains_key(&change.id) && is_up(&change.id));
             match new {
                 Some(change) => vec![(*change).clone()],
                 // Zones, capacities and tags of members that are in the layout change together.

@@ -152,7 +152,9 @@ impl<'a> Members<'a> {
             }
         }
         for (name, pools) in &selected {
-            let (Some(node), Ok(node_name)) = (kubernetes.nodes.get(*name), name.parse::<KubernetesNodeName>()) else {
+            let (Some(node), Ok(node_name)) =
+                (kubernetes.nodes.get(*name), name.parse::<KubernetesNodeName>())
+            else {
                 continue;
             };
             let several = pools.len() > 1;
@@ -161,13 +163,18 @@ impl<'a> Members<'a> {
                 let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
                 problems.push(Problem::new(
                     PoolsReason::SelectorConflict,
-                    format!("Node {name} is selected by the pools {}; a Node belongs to one: change a selector", names.join(" and ")),
+                    format!(
+                        "Node {name} is selected by the pools {}; a Node belongs to one: change a selector",
+                        names.join(" and ")
+                    ),
                 ));
             }
             for pool in pools {
                 let pair = Pair { pool: pool.name.clone(), node: node_name.clone() };
-                let mut member = Member::read(site, input, records.get(&pair), pair.clone(), pool, node, problems);
-                member.skipped |= several || member.record.is_some_and(|r| r.is_suspended() || r.other_hand().is_some());
+                let mut member =
+                    Member::read(site, input, records.get(&pair), pair.clone(), pool, node, problems);
+                member.skipped |=
+                    several || member.record.is_some_and(|r| r.is_suspended() || r.other_hand().is_some());
                 if member.other_claims(site, problems) {
                     members.conflict = true;
                     member.skipped = true;
@@ -181,7 +188,13 @@ impl<'a> Members<'a> {
     }
 
     /// Members whose Node is no longer selected, or whose pool is gone: removal is not done here.
-    fn removed(&self, site: &Site, input: &Input<'_>, records: &BTreeMap<Pair, Record>, problems: &mut Vec<Problem>) {
+    fn removed(
+        &self,
+        site: &Site,
+        input: &Input<'_>,
+        records: &BTreeMap<Pair, Record>,
+        problems: &mut Vec<Problem>,
+    ) {
         let mut gone: BTreeSet<Pair> =
             records.keys().filter(|pair| !self.all.contains_key(pair)).cloned().collect();
         for (name, node) in &input.observation.kubernetes.nodes {
@@ -224,7 +237,8 @@ impl<'a> Members<'a> {
             }
             if ids.len() > 1 {
                 self.stopped = true;
-                let told: Vec<String> = known.iter().map(|(what, id)| format!("{what} {}", id.short())).collect();
+                let told: Vec<String> =
+                    known.iter().map(|(what, id)| format!("{what} {}", id.short())).collect();
                 problems.push(Problem::new(
                     PoolsReason::IdentityCollision,
                     format!(
@@ -330,7 +344,9 @@ impl<'a> Member<'a> {
                 .pods
                 .iter()
                 .map(Arc::as_ref)
-                .filter(|pod| gate::is_owned_by(pod, daemon_set) && gate::target_node(pod) == Some(pair.node.as_str()))
+                .filter(|pod| {
+                    gate::is_owned_by(pod, daemon_set) && gate::target_node(pod) == Some(pair.node.as_str())
+                })
                 .filter(|pod| pod.metadata.deletion_timestamp.is_none())
                 .max_by_key(|pod| pod.metadata.creation_timestamp.clone())
         });
@@ -388,8 +404,10 @@ impl<'a> Member<'a> {
         if self.claim.as_ref().is_some_and(|claim| claim.retiring) {
             return None;
         }
-        let mut claim =
-            self.claim.clone().unwrap_or_else(|| HostPathClaim::new(&site.id, &self.pair.pool, self.pool.host_paths()));
+        let mut claim = self
+            .claim
+            .clone()
+            .unwrap_or_else(|| HostPathClaim::new(&site.id, &self.pair.pool, self.pool.host_paths()));
         claim.add_paths(self.pool.host_paths());
         claim.garage_node_id = claim.garage_node_id.or(id);
 

@@ -113,7 +113,10 @@ pub fn step(input: &Input<'_>, now: Timestamp) -> PoolStep {
         return PoolStep::default();
     }
     if cluster.is_suspended() {
-        return refused(PoolsReason::Suspended, "maintenance.suspended is set: nothing is written or launched; unset it to go on");
+        return refused(
+            PoolsReason::Suspended,
+            "maintenance.suspended is set: nothing is written or launched; unset it to go on",
+        );
     }
     let site = match spec::read(&cluster, input.settings) {
         Ok(site) => site,
@@ -132,11 +135,20 @@ pub fn step(input: &Input<'_>, now: Timestamp) -> PoolStep {
     if !site.not_managed.is_empty() {
         problems.push(Problem::new(
             PoolsReason::NotManaged,
-            format!("{} is not run here, only node-local pools are; the pools go on", site.not_managed.join(" and ")),
+            format!(
+                "{} is not run here, only node-local pools are; the pools go on",
+                site.not_managed.join(" and ")
+            ),
         ));
     }
 
-    let secrets = match secrets::plan(&site, cluster.annotations(), &kubernetes.secrets, input.entropy, cluster.resource_version()) {
+    let secrets = match secrets::plan(
+        &site,
+        cluster.annotations(),
+        &kubernetes.secrets,
+        input.entropy,
+        cluster.resource_version(),
+    ) {
         secrets::Plan::Ready(ready, actions) => {
             step.actions.extend(actions);
             Some(ready)
@@ -163,7 +175,8 @@ pub fn step(input: &Input<'_>, now: Timestamp) -> PoolStep {
     layout::plan(&site, &members, input, &cluster, hands.is_empty(), &mut step.actions, &mut problems);
     step.wake_after = condition::waiting(&site, &members, input, now, &mut problems);
 
-    let condition = PoolsCondition::from_problems(problems, members.all.len());
+    let mut condition = PoolsCondition::from_problems(problems, members.all.len());
+    condition.note_outdated(&members);
     step.status = Some(status::fill(&site, &members, input, &condition, &cluster, now));
     step.condition = Some(condition);
     node_status::plan(&site, &members, input, now, &mut step.actions);

@@ -15,12 +15,21 @@ use crate::observe::{Core, Partition};
 use crate::status::merge_conditions;
 
 /// Plans at most one write for each GarageNode.
-pub fn plan(site: &Site, members: &Members<'_>, input: &Input<'_>, now: Timestamp, actions: &mut Vec<Action>) {
+pub fn plan(
+    site: &Site,
+    members: &Members<'_>,
+    input: &Input<'_>,
+    now: Timestamp,
+    actions: &mut Vec<Action>,
+) {
     if members.stopped {
         return;
     }
     for member in members.all.values() {
-        let Some(record) = member.record.filter(|record| !record.is_deleted() && !record.is_suspended()) else { continue };
+        let Some(record) = member.record.filter(|record| !record.is_deleted() && !record.is_suspended())
+        else {
+            continue;
+        };
         let wanted = fill(member, record, input, now);
         let changed = difference(&record.value["status"], wanted);
         if !changed.is_empty() {
@@ -73,13 +82,17 @@ fn fill(member: &Member<'_>, record: &Record, input: &Input<'_>, now: Timestamp)
         if let Some(version) = &node.version {
             status.insert("version".into(), version.clone().into());
         }
-        for (key, partition) in [("dataPartition", node.data_partition), ("metadataPartition", node.metadata_partition)] {
+        for (key, partition) in
+            [("dataPartition", node.data_partition), ("metadataPartition", node.metadata_partition)]
+        {
             if let Some(partition) = partition {
                 status.insert(key.into(), room(partition, &record.value["status"][key]));
             }
         }
         // Written once, when the connection goes: a time that moves with every pass would be a write each.
-        if !connected && (record.value["status"]["connected"] == true || record.value["status"]["lastSeen"].is_null()) {
+        if !connected
+            && (record.value["status"]["connected"] == true || record.value["status"]["lastSeen"].is_null())
+        {
             if let Some(ago) = node.last_seen_secs_ago.and_then(|secs| i64::try_from(secs).ok()) {
                 status.insert("lastSeen".into(), whole(now - jiff::SignedDuration::from_secs(ago)).into());
             }
@@ -118,10 +131,18 @@ fn readiness(
         );
     }
     if !connected {
-        return (ConditionStatus::False, NodeReadyReason::NodeDisconnected, "Garage does not see this node up".to_owned());
+        return (
+            ConditionStatus::False,
+            NodeReadyReason::NodeDisconnected,
+            "Garage does not see this node up".to_owned(),
+        );
     }
     if !in_layout {
-        return (ConditionStatus::False, NodeReadyReason::NotInLayout, "this node has no role in the layout".to_owned());
+        return (
+            ConditionStatus::False,
+            NodeReadyReason::NotInLayout,
+            "this node has no role in the layout".to_owned(),
+        );
     }
     (ConditionStatus::True, NodeReadyReason::NodeReady, "connected and in the layout".to_owned())
 }

@@ -110,27 +110,33 @@ pub fn plan(
                     Some(rpc) if recorded.is_none_or(|print| *print == names::rpc_fingerprint(&rpc)) => {
                         Plan::Making(vec![Action::Create(rpc_object(site, &rpc, Some(source)))])
                     }
-                    Some(_) => Plan::Refused(format!("Secret {} holds another RPC secret than the one this site was made with; put the old one back", source.name),
-                    ),
-                    None => Plan::Refused(format!("key {} of Secret {} is not an RPC secret: it must be 64 hexadecimal characters", source.key, source.name),
-                    ),
+                    Some(_) => Plan::Refused(format!(
+                        "Secret {} holds another RPC secret than the one this site was made with; put the old one back",
+                        source.name
+                    )),
+                    None => Plan::Refused(format!(
+                        "key {} of Secret {} is not an RPC secret: it must be 64 hexadecimal characters",
+                        source.key, source.name
+                    )),
                 },
-                None => Plan::Refused(format!("Secret {} has no key {}, which spec.network.rpcSecretRef names; create it", source.name, source.key),
-                ),
+                None => Plan::Refused(format!(
+                    "Secret {} has no key {}, which spec.network.rpcSecretRef names; create it",
+                    source.name, source.key
+                )),
             },
             (None, Some(_)) => Plan::Refused(format!(
-                    "Secret {} of this site is gone; restore it: a new one would split the site, so none is generated",
-                    site.id.rpc_secret()
-                ),
-            ),
+                "Secret {} of this site is gone; restore it: a new one would split the site, so none is generated",
+                site.id.rpc_secret()
+            )),
             (None, None) => Plan::Making(vec![Action::Create(rpc_object(site, entropy, None))]),
         };
     };
     let fingerprint = names::rpc_fingerprint(&rpc);
     match recorded {
         Some(print) if *print != fingerprint => {
-            return Plan::Refused(format!("Secret {rpc_name} holds another RPC secret than the one this site was made with; put the old one back"),
-            );
+            return Plan::Refused(format!(
+                "Secret {rpc_name} holds another RPC secret than the one this site was made with; put the old one back"
+            ));
         }
         Some(_) => {}
         None => actions.push(annotate(
@@ -151,8 +157,12 @@ pub fn plan(
         actions.push(Action::Create(credentials_object(&site.id, &name, &values)));
         return Plan::Making(actions);
     }
-    let sources: Vec<String> =
-        values.iter().map(|value| format!("{}={}/{}:{}", value.key, site.id.namespace, value.source.name, value.source.key)).collect();
+    let sources: Vec<String> = values
+        .iter()
+        .map(|value| {
+            format!("{}={}/{}:{}", value.key, site.id.namespace, value.source.name, value.source.key)
+        })
+        .collect();
     let wanted = [
         (annotation::cluster::STATIC_CREDENTIALS_SECRET, name.clone()),
         (annotation::cluster::STATIC_CREDENTIALS_REVISION, revision),
@@ -178,7 +188,14 @@ pub fn plan(
     }];
     let copies: [(&str, &'static str, &'static str, &'static str, u32, Option<&'static str>); 5] = [
         ("admin-token", "admin-token", "/secrets/admin", "admin-token", 0o600, Some("GARAGE_ADMIN_TOKEN")),
-        ("metrics-token", "metrics-token", "/secrets/metrics", "metrics-token", 0o600, Some("GARAGE_METRICS_TOKEN")),
+        (
+            "metrics-token",
+            "metrics-token",
+            "/secrets/metrics",
+            "metrics-token",
+            0o600,
+            Some("GARAGE_METRICS_TOKEN"),
+        ),
         ("ca.crt", "consul-ca", "/secrets/consul/ca", "ca.crt", 0o440, None),
         ("tls.crt", "consul-client-cert", "/secrets/consul/client-cert", "tls.crt", 0o440, None),
         ("tls.key", "consul-client-key", "/secrets/consul/client-key", "tls.key", 0o440, None),
@@ -213,18 +230,21 @@ fn credential_values<'a>(
     let mut values = Vec::new();
     for (key, source) in wanted {
         let Some(bytes) = value(secrets, source) else {
-            return Err(format!("Secret {} has no key {} ({key}); create it", source.name, source.key),
-            );
+            return Err(format!("Secret {} has no key {} ({key}); create it", source.name, source.key));
         };
         let bytes = bytes.trim_ascii();
         let is_token = key.ends_with("-token");
         if bytes.is_empty() || (is_token && !bytes.iter().all(u8::is_ascii_graphic)) {
-            return Err(format!("key {} of Secret {} is not a token: it must be visible ASCII characters on one line", source.key, source.name),
-            );
+            return Err(format!(
+                "key {} of Secret {} is not a token: it must be visible ASCII characters on one line",
+                source.key, source.name
+            ));
         }
         if key == "admin-token" && bytes.contains(&b'.') {
-            return Err(format!("key {} of Secret {} holds a '.', which Garage reads as a token of another kind; use one without", source.key, source.name),
-            );
+            return Err(format!(
+                "key {} of Secret {} holds a '.', which Garage reads as a token of another kind; use one without",
+                source.key, source.name
+            ));
         }
         values.push(Credential { key, source, bytes });
     }
@@ -283,7 +303,13 @@ fn credentials_object(id: &ClusterId, name: &str, values: &[Credential<'_>]) -> 
     secret_object(id, name, labels, Map::new(), data.into())
 }
 
-fn secret_object(id: &ClusterId, name: &str, labels: Map<String, Value>, annotations: Map<String, Value>, data: Value) -> Object {
+fn secret_object(
+    id: &ClusterId,
+    name: &str,
+    labels: Map<String, Value>,
+    annotations: Map<String, Value>,
+    data: Value,
+) -> Object {
     Object::new(
         Kind::Secret,
         json!({

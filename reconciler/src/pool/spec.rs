@@ -73,7 +73,9 @@ impl<'a> ClusterView<'a> {
             ServicePhase::InService | ServicePhase::Completed => None,
             // A request that still waits for its gate has changed nothing yet.
             ServicePhase::Waiting => None,
-            ServicePhase::Applying | ServicePhase::Settling | ServicePhase::RepairingPins => Some("a replacement"),
+            ServicePhase::Applying | ServicePhase::Settling | ServicePhase::RepairingPins => {
+                Some("a replacement")
+            }
             _ => Some("a hold"),
         }
     }
@@ -97,7 +99,9 @@ pub(super) fn read(cluster: &ClusterView<'_>, settings: &Settings) -> Result<Sit
         return Err(invalid("the GarageCluster has no uid yet".to_owned()));
     };
     let factor = spec.replication_factor();
-    let Ok(factor) = usize::try_from(factor).map_err(|_| ()).and_then(|f| if f == 0 { Err(()) } else { Ok(f) }) else {
+    let Ok(factor) =
+        usize::try_from(factor).map_err(|_| ()).and_then(|f| if f == 0 { Err(()) } else { Ok(f) })
+    else {
         return Err(invalid(format!("spec.replication.factor is {factor}; it must be 1 to 7")));
     };
     let mut not_managed = Vec::new();
@@ -156,7 +160,10 @@ fn pool(pool: &NodeLocalPool) -> Result<Pool, Invalid> {
     let unit = |what: &str, error: InvalidUnit| invalid(format!("{what} of pool {}: {error}", pool.name));
     let capacity = pool.capacity.bytes().map_err(|error| unit("capacity", error))?;
     if capacity < 1024 {
-        return Err(invalid(format!("capacity of pool {} is {capacity} bytes; Garage takes 1Ki or more", pool.name)));
+        return Err(invalid(format!(
+            "capacity of pool {} is {capacity} bytes; Garage takes 1Ki or more",
+            pool.name
+        )));
     }
     let single_data = pool.data_paths.is_empty();
     let mut path_capacity = BTreeMap::new();
@@ -171,7 +178,10 @@ fn pool(pool: &NodeLocalPool) -> Result<Pool, Invalid> {
             let mut paths = Vec::new();
             for path in &pool.data_paths {
                 if let Some(capacity) = &path.capacity {
-                    path_capacity.insert(path.path.clone(), capacity.bytes().map_err(|error| unit("a data path's capacity", error))?);
+                    path_capacity.insert(
+                        path.path.clone(),
+                        capacity.bytes().map_err(|error| unit("a data path's capacity", error))?,
+                    );
                 }
                 paths.push(DiskLayoutPath {
                     path: path.path.clone(),
@@ -182,15 +192,22 @@ fn pool(pool: &NodeLocalPool) -> Result<Pool, Invalid> {
             }
             paths
         }
-        _ => return Err(invalid(format!("pool {} needs exactly one of data and a non-empty dataPaths", pool.name))),
+        _ => {
+            return Err(invalid(format!(
+                "pool {} needs exactly one of data and a non-empty dataPaths",
+                pool.name
+            )));
+        }
     };
-    let disks = DiskLayout::new(
-        pool.metadata.host_path.clone(),
-        pool.metadata.effective_type().as_str(),
-        paths,
-    );
-    for path in std::iter::once(&disks.metadata_host_path).chain(disks.data_paths().iter().map(|path| &path.host_path)) {
-        if !path.starts_with('/') || path.trim_matches('/').is_empty() || path.split('/').any(|part| part == "..") {
+    let disks =
+        DiskLayout::new(pool.metadata.host_path.clone(), pool.metadata.effective_type().as_str(), paths);
+    for path in std::iter::once(&disks.metadata_host_path)
+        .chain(disks.data_paths().iter().map(|path| &path.host_path))
+    {
+        if !path.starts_with('/')
+            || path.trim_matches('/').is_empty()
+            || path.split('/').any(|part| part == "..")
+        {
             return Err(invalid(format!("{path:?} of pool {} is no absolute directory below /", pool.name)));
         }
     }
@@ -202,7 +219,10 @@ fn pool(pool: &NodeLocalPool) -> Result<Pool, Invalid> {
         disks,
         path_capacity,
         single_data,
-        rpc_public_addr_template: pool.network.as_ref().and_then(|network| network.rpc_public_addr_template.clone()),
+        rpc_public_addr_template: pool
+            .network
+            .as_ref()
+            .and_then(|network| network.rpc_public_addr_template.clone()),
         template: template(pool.pod_template.as_ref()),
     })
 }
@@ -241,9 +261,16 @@ fn service(spec: &GarageClusterSpec) -> ServiceInput {
     let service = spec.network.as_ref().and_then(|network| network.service.clone()).unwrap_or_default();
     let mut rest: Vec<(&'static str, Value)> = Vec::new();
     rest.extend(service.load_balancer_ip.map(|ip| ("loadBalancerIP", ip.into())));
-    rest.extend(list(&service.load_balancer_source_ranges).map(|ranges| ("loadBalancerSourceRanges", ranges)));
+    rest.extend(
+        list(&service.load_balancer_source_ranges).map(|ranges| ("loadBalancerSourceRanges", ranges)),
+    );
     rest.extend(service.external_traffic_policy.map(|policy| ("externalTrafficPolicy", policy.into())));
-    ServiceInput { service_type: service.r#type, labels: service.labels, annotations: service.annotations, rest }
+    ServiceInput {
+        service_type: service.r#type,
+        labels: service.labels,
+        annotations: service.annotations,
+        rest,
+    }
 }
 
 fn secret_sources(spec: &GarageClusterSpec) -> SecretSources {
@@ -296,12 +323,16 @@ impl Lines {
     }
 
     fn bytes(self, key: &'static str, value: Option<&Quantity>) -> Result<Self, Invalid> {
-        let bytes = value.map(Quantity::bytes).transpose().map_err(|error| invalid(format!("{key}: {error}")))?;
+        let bytes =
+            value.map(Quantity::bytes).transpose().map_err(|error| invalid(format!("{key}: {error}")))?;
         Ok(self.plain(key, bytes))
     }
 
     fn millis(self, key: &'static str, value: Option<&DurationText>) -> Result<Self, Invalid> {
-        let length = value.map(DurationText::duration).transpose().map_err(|error| invalid(format!("{key}: {error}")))?;
+        let length = value
+            .map(DurationText::duration)
+            .transpose()
+            .map_err(|error| invalid(format!("{key}: {error}")))?;
         Ok(self.plain(key, length.map(|length| length.as_millis())))
     }
 
@@ -315,7 +346,12 @@ impl Lines {
 }
 
 /// Address and port that a process listens on. A port in the address wins over the port beside it.
-fn bind(what: &str, address: Option<&String>, port: Option<i32>, default: u16) -> Result<(String, u16), Invalid> {
+fn bind(
+    what: &str,
+    address: Option<&String>,
+    port: Option<i32>,
+    default: u16,
+) -> Result<(String, u16), Invalid> {
     let port = match port {
         None => default,
         Some(port) => u16::try_from(port)
@@ -338,7 +374,11 @@ fn bind(what: &str, address: Option<&String>, port: Option<i32>, default: u16) -
     }
 }
 
-fn configuration(spec: &GarageClusterSpec, name: &str, namespace: &str) -> Result<(Ports, TomlInput), Invalid> {
+fn configuration(
+    spec: &GarageClusterSpec,
+    name: &str,
+    namespace: &str,
+) -> Result<(Ports, TomlInput), Invalid> {
     let network = spec.network.clone().unwrap_or_default();
     let storage = spec.storage.clone().unwrap_or_default();
     let database = spec.database.clone().unwrap_or_default();
@@ -348,9 +388,11 @@ fn configuration(spec: &GarageClusterSpec, name: &str, namespace: &str) -> Resul
     let web = spec.web_api.clone().unwrap_or_default();
     let admin = spec.admin.clone().unwrap_or_default();
 
-    let (rpc_bind_addr, rpc) = bind("network.rpcBindAddress", network.rpc_bind_address.as_ref(), network.rpc_bind_port, 3901)?;
+    let (rpc_bind_addr, rpc) =
+        bind("network.rpcBindAddress", network.rpc_bind_address.as_ref(), network.rpc_bind_port, 3901)?;
     let (s3_bind, s3_port) = bind("s3Api.bindAddress", s3.bind_address.as_ref(), s3.bind_port, 3900)?;
-    let (admin_bind_addr, admin_port) = bind("admin.bindAddress", admin.bind_address.as_ref(), admin.bind_port, 3903)?;
+    let (admin_bind_addr, admin_port) =
+        bind("admin.bindAddress", admin.bind_address.as_ref(), admin.bind_port, 3903)?;
     let k2v = spec
         .k2v_api
         .as_ref()
@@ -368,23 +410,29 @@ fn configuration(spec: &GarageClusterSpec, name: &str, namespace: &str) -> Resul
         Some(level) => Some(
             level
                 .parse::<i32>()
-                .map_err(|_| invalid(format!("blocks.compressionLevel is {level:?}; it is `none` or a whole number")))?
+                .map_err(|_| {
+                    invalid(format!("blocks.compressionLevel is {level:?}; it is `none` or a whole number"))
+                })?
                 .to_string(),
         ),
     };
     let engine = database.engine.unwrap_or(DatabaseEngine::Lmdb);
     let default_domain = format!(".{name}.{namespace}.svc");
     let discovery = spec.discovery.clone().unwrap_or_default();
-    let kubernetes = discovery.kubernetes.filter(|kubernetes| kubernetes.enabled.unwrap_or(false)).map(|kubernetes| {
-        Lines::default()
-            .text("namespace", Some(kubernetes.namespace.as_ref().unwrap_or(&namespace.to_owned())))
-            .text("service_name", Some(kubernetes.service_name.as_ref().unwrap_or(&name.to_owned())))
-            .plain("skip_crd", Some(kubernetes.skip_crd.unwrap_or(false)))
-            .0
-    });
+    let kubernetes =
+        discovery.kubernetes.filter(|kubernetes| kubernetes.enabled.unwrap_or(false)).map(|kubernetes| {
+            Lines::default()
+                .text("namespace", Some(kubernetes.namespace.as_ref().unwrap_or(&namespace.to_owned())))
+                .text("service_name", Some(kubernetes.service_name.as_ref().unwrap_or(&name.to_owned())))
+                .plain("skip_crd", Some(kubernetes.skip_crd.unwrap_or(false)))
+                .0
+        });
     let consul = discovery.consul.filter(|consul| consul.enabled.unwrap_or(false)).map(|consul| {
         let file = |reference: Option<&SecretKeyRef>, path: &str| reference.map(|_| path.to_owned());
-        let ca = consul.ca_cert.clone().or_else(|| file(consul.ca_cert_secret_ref.as_ref(), "/secrets/consul/ca/ca.crt"));
+        let ca = consul
+            .ca_cert
+            .clone()
+            .or_else(|| file(consul.ca_cert_secret_ref.as_ref(), "/secrets/consul/ca/ca.crt"));
         let cert = file(consul.client_cert_secret_ref.as_ref(), "/secrets/consul/client-cert/tls.crt");
         let key = file(consul.client_key_secret_ref.as_ref(), "/secrets/consul/client-key/tls.key");
         let mut lines = Lines::default()
@@ -397,8 +445,11 @@ fn configuration(spec: &GarageClusterSpec, name: &str, namespace: &str) -> Resul
             .plain("tls_skip_verify", consul.tls_skip_verify)
             .strings("tags", &consul.tags);
         if !consul.meta.is_empty() {
-            let pairs: Vec<String> =
-                consul.meta.iter().map(|(key, value)| format!("{} = {}", quoted(key), quoted(value))).collect();
+            let pairs: Vec<String> = consul
+                .meta
+                .iter()
+                .map(|(key, value)| format!("{} = {}", quoted(key), quoted(value)))
+                .collect();
             lines.0.push(("meta", format!("{{ {} }}", pairs.join(", "))));
         }
         lines.strings("datacenters", &consul.datacenters).0
@@ -441,14 +492,20 @@ fn configuration(spec: &GarageClusterSpec, name: &str, namespace: &str) -> Resul
         bootstrap_peers: network.bootstrap_peers,
         s3_api: Lines::default()
             .text("api_bind_addr", Some(&s3_bind))
-            .text("s3_region", Some(&s3.region.filter(|r| !r.is_empty()).unwrap_or_else(|| "garage".to_owned())))
+            .text(
+                "s3_region",
+                Some(&s3.region.filter(|r| !r.is_empty()).unwrap_or_else(|| "garage".to_owned())),
+            )
             .text("root_domain", s3.root_domain.as_ref())
             .0,
         k2v_api: k2v.as_ref().map(|(address, _)| Lines::default().text("api_bind_addr", Some(address)).0),
         s3_web: web_bind.as_ref().map(|(address, _)| {
             Lines::default()
                 .text("bind_addr", Some(address))
-                .text("root_domain", Some(web.root_domain.as_ref().filter(|d| !d.is_empty()).unwrap_or(&default_domain)))
+                .text(
+                    "root_domain",
+                    Some(web.root_domain.as_ref().filter(|d| !d.is_empty()).unwrap_or(&default_domain)),
+                )
                 .plain("add_host_to_metrics", web.add_host_to_metrics)
                 .0
         }),

@@ -77,7 +77,8 @@ pub fn fill(
     fields.insert("storageReplicas".into(), count.into());
     fields.insert("storageReadyReplicas".into(), ready.into());
     fields.insert("observedGeneration".into(), site.generation.into());
-    let host = |service: &str| format!("{service}.{}.svc.{}", site.id.namespace, input.settings.cluster_domain);
+    let host =
+        |service: &str| format!("{service}.{}.svc.{}", site.id.namespace, input.settings.cluster_domain);
     fields.insert(
         "endpoints".into(),
         json!({
@@ -89,7 +90,8 @@ pub fn fill(
     if let Some(core) = core {
         let health = &core.health;
         fields.insert("layoutVersion".into(), core.layout.version.0.into());
-        fields.insert("drainingNodes".into(), core.nodes.values().filter(|node| node.draining).count().into());
+        fields
+            .insert("drainingNodes".into(), core.nodes.values().filter(|node| node.draining).count().into());
         fields.insert(
             "health".into(),
             json!({
@@ -181,7 +183,8 @@ fn counters(core: &Core, input: &Input<'_>, now: Timestamp) -> Map<String, Value
             counters.insert("blockErrorDetails".into(), Value::Null);
         }
         Some(lists) => {
-            let hashes: BTreeSet<&str> = lists.iter().flat_map(|list| list.iter()).map(|e| e.hash.as_str()).collect();
+            let hashes: BTreeSet<&str> =
+                lists.iter().flat_map(|list| list.iter()).map(|e| e.hash.as_str()).collect();
             counters.insert("blockErrors".into(), hashes.len().into());
             let mut worst: BTreeMap<&str, &crate::observe::BlockError> = BTreeMap::new();
             for error in lists.iter().flat_map(|list| list.iter()) {
@@ -196,7 +199,8 @@ fn counters(core: &Core, input: &Input<'_>, now: Timestamp) -> Map<String, Value
                 Value::Null
             } else {
                 let ago = |secs: u64| i64::try_from(secs).map_or(now, |s| now - SignedDuration::from_secs(s));
-                let ahead = |secs: u64| i64::try_from(secs).map_or(now, |s| now + SignedDuration::from_secs(s));
+                let ahead =
+                    |secs: u64| i64::try_from(secs).map_or(now, |s| now + SignedDuration::from_secs(s));
                 let last = top.iter().map(|error| error.last_try_secs_ago).min().unwrap_or(0);
                 json!({
                     "count": hashes.len(),

@@ -14,7 +14,9 @@ pub fn plan(site: &Site, members: &Members<'_>, input: &Input<'_>, step: &mut Po
             continue;
         }
         let Some(process) = &member.process else { continue };
-        let Some(id) = process.id.filter(|id| core.nodes.get(id).is_some_and(|node| node.is_up)) else { continue };
+        let Some(id) = process.id.filter(|id| core.nodes.get(id).is_some_and(|node| node.is_up)) else {
+            continue;
+        };
         let set = input.memory.variables.get(&process.incarnation);
         for (name, value) in &site.worker_variables {
             if set.and_then(|set| set.get(*name)) == Some(value) {

@@ -34,9 +34,18 @@ pub fn shared_config(site: &Site, ready: &Ready) -> Object {
 }
 
 /// Plans all of it.
-pub fn plan(site: &Site, ready: &Ready, kubernetes: &KubernetesView, actions: &mut Vec<Action>, problems: &mut Vec<Problem>) {
+pub fn plan(
+    site: &Site,
+    ready: &Ready,
+    kubernetes: &KubernetesView,
+    actions: &mut Vec<Action>,
+    problems: &mut Vec<Problem>,
+) {
     for wanted in [services::api(site), services::headless(site)] {
-        let found = kubernetes.services.get(&wanted.target().name).and_then(|found| serde_json::to_value(found.as_ref()).ok());
+        let found = kubernetes
+            .services
+            .get(&wanted.target().name)
+            .and_then(|found| serde_json::to_value(found.as_ref()).ok());
         actions.extend(reconcile(site, wanted, found, problems));
     }
     let budget = kubernetes.disruption_budgets.get(&site.id.name);
@@ -78,13 +87,18 @@ fn create_config(wanted: &Object, kubernetes: &KubernetesView, actions: &mut Vec
 
 /// Whether the object's controller is this GarageCluster.
 fn is_ours(site: &Site, object: &Value) -> bool {
-    object["metadata"]["ownerReferences"]
-        .as_array()
-        .is_some_and(|owners| owners.iter().any(|owner| owner["uid"] == *site.id.uid && owner["controller"] == true))
+    object["metadata"]["ownerReferences"].as_array().is_some_and(|owners| {
+        owners.iter().any(|owner| owner["uid"] == *site.id.uid && owner["controller"] == true)
+    })
 }
 
 /// Makes an object, or brings `spec`, labels and annotations up to date.
-fn reconcile(site: &Site, wanted: Object, found: Option<Value>, problems: &mut Vec<Problem>) -> Option<Action> {
+fn reconcile(
+    site: &Site,
+    wanted: Object,
+    found: Option<Value>,
+    problems: &mut Vec<Problem>,
+) -> Option<Action> {
     let Some(mut found) = found else { return Some(Action::Create(wanted)) };
     let target = wanted.target();
     if !is_ours(site, &found) {
@@ -152,18 +166,30 @@ fn daemon_set(
         .pods
         .iter()
         .map(Arc::as_ref)
-        .filter(|pod| is_pool_pod(pod) && pod.labels().get(label::NODE_LOCAL_POOL).map(String::as_str) == Some(pool.name.as_str()))
+        .filter(|pod| {
+            is_pool_pod(pod)
+                && pod.labels().get(label::NODE_LOCAL_POOL).map(String::as_str) == Some(pool.name.as_str())
+        })
         .collect();
     let Some(found) = kubernetes.daemon_sets.get(&name) else {
         // Born fenced: no Node carries this token, so that no Pod runs before the token is known.
-        actions.push(Action::Create(workload::daemon_set(site, pool, config, &ready.mounted, fence::ADOPTION_FENCED)));
+        actions.push(Action::Create(workload::daemon_set(
+            site,
+            pool,
+            config,
+            &ready.mounted,
+            fence::ADOPTION_FENCED,
+        )));
         return false;
     };
     let Ok(value) = serde_json::to_value(found.as_ref()) else { return false };
     if !is_ours(site, &value) {
         problems.push(Problem::new(
             PoolsReason::ConfigurationInvalid,
-            format!("DaemonSet {}/{name} exists and does not belong to this GarageCluster; remove or rename it", site.id.namespace),
+            format!(
+                "DaemonSet {}/{name} exists and does not belong to this GarageCluster; remove or rename it",
+                site.id.namespace
+            ),
         ));
         return false;
     }
@@ -196,7 +222,8 @@ fn daemon_set(
         return false;
     }
     pods.iter().all(|pod| {
-        pod.annotations().get(annotation::workload::CONFIG_HASH).map(String::as_str) == Some(config.hash.as_str())
+        pod.annotations().get(annotation::workload::CONFIG_HASH).map(String::as_str)
+            == Some(config.hash.as_str())
     })
 }
 
@@ -205,15 +232,22 @@ fn same_selector(found: &DaemonSet, wanted: &Object) -> bool {
     let wanted = wanted.value["spec"]["selector"]["matchLabels"].as_object();
     match (labels, wanted) {
         (Some(have), Some(want)) => {
-            have.len() == want.len() && want.iter().all(|(key, value)| have.get(key).map(String::as_str) == value.as_str())
+            have.len() == want.len()
+                && want.iter().all(|(key, value)| have.get(key).map(String::as_str) == value.as_str())
         }
         _ => false,
     }
 }
 
 /// Parts of a Pod template that the API server never adds by itself.
-const NEVER_DEFAULTED: [&str; 6] =
-    ["tolerations", "affinity", "topologySpreadConstraints", "priorityClassName", "serviceAccountName", "imagePullSecrets"];
+const NEVER_DEFAULTED: [&str; 6] = [
+    "tolerations",
+    "affinity",
+    "topologySpreadConstraints",
+    "priorityClassName",
+    "serviceAccountName",
+    "imagePullSecrets",
+];
 
 /// Whether a DaemonSet has the wanted template, by content: the full operator's `pod-spec-hash` is of its
 /// own JSON form and says nothing here.
@@ -248,7 +282,12 @@ fn is_current(found: &Value, wanted: &Value) -> bool {
 }
 
 /// Old revisions go when no Pod mounts them and the rollout is complete.
-fn drop_old_configs(site: &Site, current: &BTreeSet<String>, kubernetes: &KubernetesView, actions: &mut Vec<Action>) {
+fn drop_old_configs(
+    site: &Site,
+    current: &BTreeSet<String>,
+    kubernetes: &KubernetesView,
+    actions: &mut Vec<Action>,
+) {
     let mounted: BTreeSet<&str> = kubernetes
         .pods
         .iter()
@@ -260,7 +299,10 @@ fn drop_old_configs(site: &Site, current: &BTreeSet<String>, kubernetes: &Kubern
         let old = map.annotations().contains_key(annotation::workload::CONFIG_BASE_NAME)
             && !current.contains(name)
             && !mounted.contains(name.as_str())
-            && map.owner_references().iter().any(|owner| owner.uid == site.id.uid && owner.controller == Some(true));
+            && map
+                .owner_references()
+                .iter()
+                .any(|owner| owner.uid == site.id.uid && owner.controller == Some(true));
         if old && map.metadata.deletion_timestamp.is_none() {
             actions.push(Action::Delete {
                 target: Target::namespaced(Kind::ConfigMap, &site.id.namespace, name),

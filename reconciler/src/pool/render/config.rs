@@ -73,8 +73,14 @@ fn object(
         "ownerReferences": labels::owner(id),
     });
     if sensitive {
-        Object::new(Kind::Secret, json!({ "metadata": metadata, "immutable": true, "type": "Opaque", "stringData": { KEY: text } }))
+        Object::new(
+            Kind::Secret,
+            json!({ "metadata": metadata, "immutable": true, "type": "Opaque", "stringData": { KEY: text } }),
+        )
     } else {
-        Object::new(Kind::ConfigMap, json!({ "metadata": metadata, "immutable": true, "data": { KEY: text } }))
+        Object::new(
+            Kind::ConfigMap,
+            json!({ "metadata": metadata, "immutable": true, "data": { KEY: text } }),
+        )
     }
 }

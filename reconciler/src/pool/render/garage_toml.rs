@@ -30,7 +30,8 @@ pub fn render(input: &TomlInput, factor: usize, pool: Option<&Pool>, consul_toke
     lines(&mut toml, &input.after_db_engine);
     toml.plain("replication_factor", Some(factor)).string("consistency_mode", Some(&input.consistency_mode));
     lines(&mut toml, &input.after_consistency_mode);
-    toml.string("rpc_bind_addr", Some(&input.rpc_bind_addr)).string("rpc_secret_file", Some("/secrets/rpc/rpc-secret"));
+    toml.string("rpc_bind_addr", Some(&input.rpc_bind_addr))
+        .string("rpc_secret_file", Some("/secrets/rpc/rpc-secret"));
     lines(&mut toml, &input.after_rpc_secret_file);
     toml.strings("bootstrap_peers", &input.bootstrap_peers);
     lines(toml.table("s3_api"), &input.s3_api);

@@ -87,9 +87,19 @@ fn pod_spec(
 ) -> Value {
     let mut volumes = Volumes::default();
     if config.sensitive {
-        volumes.add("config", "/etc/garage", true, json!({ "secret": { "secretName": config.name, "items": [{ "key": KEY, "path": KEY }] } }));
+        volumes.add(
+            "config",
+            "/etc/garage",
+            true,
+            json!({ "secret": { "secretName": config.name, "items": [{ "key": KEY, "path": KEY }] } }),
+        );
     } else {
-        volumes.add("config", "/etc/garage", true, json!({ "configMap": { "name": config.name, "items": [{ "key": KEY, "path": KEY }] } }));
+        volumes.add(
+            "config",
+            "/etc/garage",
+            true,
+            json!({ "configMap": { "name": config.name, "items": [{ "key": KEY, "path": KEY }] } }),
+        );
     }
     for volume in pool.volumes() {
         volumes.add(
@@ -123,8 +133,10 @@ fn pod_spec(
         json!({ "name": "s3", "containerPort": ports.s3, "protocol": "TCP" }),
         json!({ "name": "admin", "containerPort": ports.admin, "protocol": "TCP" }),
     ];
-    container_ports.extend(ports.k2v.map(|port| json!({ "name": "k2v", "containerPort": port, "protocol": "TCP" })));
-    container_ports.extend(ports.web.map(|port| json!({ "name": "web", "containerPort": port, "protocol": "TCP" })));
+    container_ports
+        .extend(ports.k2v.map(|port| json!({ "name": "k2v", "containerPort": port, "protocol": "TCP" })));
+    container_ports
+        .extend(ports.web.map(|port| json!({ "name": "web", "containerPort": port, "protocol": "TCP" })));
 
     let mut container = Map::new();
     container.insert("name".into(), "garage".into());

@@ -13,8 +13,17 @@ fn a_site_comes_up_in_one_layout_version_and_is_then_quiet() {
     assert_eq!(world.versions.len(), 1, "one version holds all members");
     assert_eq!(world.versions[0].len(), 3);
     let cluster = world.get(Kind::GarageCluster, "site-a").unwrap();
-    let ready = cluster["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "NodeLocalPoolsReady").unwrap();
-    assert_eq!((ready["status"].as_str(), ready["reason"].as_str()), (Some("True"), Some("Converged")), "{ready}");
+    let ready = cluster["status"]["conditions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|c| c["type"] == "NodeLocalPoolsReady")
+        .unwrap();
+    assert_eq!(
+        (ready["status"].as_str(), ready["reason"].as_str()),
+        (Some("True"), Some("Converged")),
+        "{ready}"
+    );
     assert_eq!(cluster["status"]["phase"], "Running");
     assert_eq!(cluster["status"]["replicas"], 3);
     let writes = world.writes;
@@ -84,8 +93,11 @@ fn a_fourth_member_comes_in_a_version_of_its_own() {
     let mut world = World::new(&["kn-1", "kn-2", "kn-3"]);
     world.settle();
     for (name, byte) in [("kn-4", 0x44), ("kn-5", 0x55)] {
-        world.put(Kind::Node, serde_json::json!({"apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": name, "uid": format!("node-{name}"), "labels": {"disk": "fast"}}}));
+        world.put(
+            Kind::Node,
+            serde_json::json!({"apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": name, "uid": format!("node-{name}"), "labels": {"disk": "fast"}}}),
+        );
         world.disks.insert(name.to_owned(), super::world::Disk { id: id(byte), mounted: true });
     }
     world.settle();
@@ -99,7 +111,14 @@ fn a_pod_that_comes_back_with_another_address_is_reconnected() {
     world.settle();
     world.connected.clear();
     let planned = world.plan();
-    assert!(planned.actions.iter().any(|a| matches!(a, crate::act::Action::ConnectNodes { peers, .. } if peers.len() == 2)), "{:?}", planned.actions);
+    assert!(
+        planned
+            .actions
+            .iter()
+            .any(|a| matches!(a, crate::act::Action::ConnectNodes { peers, .. } if peers.len() == 2)),
+        "{:?}",
+        planned.actions
+    );
 }
 
 #[test]

@@ -23,7 +23,12 @@ fn shows(world: &World, reason: PoolsReason, words: &[&str]) {
 }
 
 fn layout_writes(world: &World) -> usize {
-    world.plan().actions.iter().filter(|a| matches!(a, Action::UpdateLayout { .. } | Action::ApplyLayout { .. })).count()
+    world
+        .plan()
+        .actions
+        .iter()
+        .filter(|a| matches!(a, Action::UpdateLayout { .. } | Action::ApplyLayout { .. }))
+        .count()
 }
 
 #[test]
@@ -116,11 +121,19 @@ fn more_nodes_than_fit_are_refused() {
 fn records_that_differ_stop_all_work() {
     let mut world = site();
     world.edit(Kind::GarageNode, "site-a-node-local-fast-kn-1", |n| {
-        n["metadata"]["annotations"]["garage.rajsingh.info/node-local-pool-recovery-node-id"] = id(0xee).to_string().into();
+        n["metadata"]["annotations"]["garage.rajsingh.info/node-local-pool-recovery-node-id"] =
+            id(0xee).to_string().into();
     });
-    world.put(Kind::Node, json!({"apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": "kn-4", "uid": "u", "labels": {"disk": "fast"}}}));
-    shows(&world, PoolsReason::IdentityCollision, &["fast/kn-1", "recovery pin eeeeeeeeeeeeeeee", "1111111111111111"]);
+    world.put(
+        Kind::Node,
+        json!({"apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": "kn-4", "uid": "u", "labels": {"disk": "fast"}}}),
+    );
+    shows(
+        &world,
+        PoolsReason::IdentityCollision,
+        &["fast/kn-1", "recovery pin eeeeeeeeeeeeeeee", "1111111111111111"],
+    );
     assert!(world.plan().actions.is_empty(), "{:?}", world.plan().actions);
 }
 
@@ -128,7 +141,9 @@ fn records_that_differ_stop_all_work() {
 fn a_wiped_disk_never_enters_the_layout_and_the_message_has_the_annotation_to_set() {
     let mut world = site();
     world.disks.get_mut("kn-1").unwrap().id = id(0x99);
-    world.edit(Kind::Pod, "site-a-storage-fast-kn-1", |p| p["status"]["containerStatuses"][0]["restartCount"] = 1.into());
+    world.edit(Kind::Pod, "site-a-storage-fast-kn-1", |p| {
+        p["status"]["containerStatuses"][0]["restartCount"] = 1.into()
+    });
     world.settle();
     shows(
         &world,
@@ -164,7 +179,11 @@ fn the_first_layout_waits_for_factor_members() {
     world.disks.get_mut("kn-3").unwrap().mounted = false;
     world.settle();
     assert!(world.versions.is_empty());
-    shows(&world, PoolsReason::MarkerMissing, &["fast/kn-3", "/srv/garage/fast/data/.garage-volume-id", "Node kn-3", "2 of the 3"]);
+    shows(
+        &world,
+        PoolsReason::MarkerMissing,
+        &["fast/kn-3", "/srv/garage/fast/data/.garage-volume-id", "Node kn-3", "2 of the 3"],
+    );
     world.disks.get_mut("kn-3").unwrap().mounted = true;
     world.settle();
     assert_eq!(world.versions.len(), 1);
@@ -177,13 +196,17 @@ fn a_held_member_is_skipped_by_activation() {
     world.edit(Kind::Node, "kn-1", |n| {
         n["metadata"]["labels"].as_object_mut().unwrap().remove(label);
     });
-    world.held = Some(holdfast_crds::ids::Pair { pool: "fast".parse().unwrap(), node: "kn-1".parse().unwrap() });
+    world.held =
+        Some(holdfast_crds::ids::Pair { pool: "fast".parse().unwrap(), node: "kn-1".parse().unwrap() });
     world.settle();
     assert!(world.get(Kind::Node, "kn-1").unwrap()["metadata"]["labels"][label].is_null());
     shows(&world, PoolsReason::WaitingForMembers, &["fast/kn-1 is held out of service"]);
     world.held = None;
     world.settle();
-    assert!(!world.get(Kind::Node, "kn-1").unwrap()["metadata"]["labels"][label].is_null(), "the label returns");
+    assert!(
+        !world.get(Kind::Node, "kn-1").unwrap()["metadata"]["labels"][label].is_null(),
+        "the label returns"
+    );
     assert_eq!(world.plan().condition.unwrap().status(), ConditionStatus::True);
 }
 
@@ -248,4 +271,34 @@ fn a_retiring_claim_is_never_activated_again() {
     let node = world.get(Kind::Node, "kn-1").unwrap();
     assert!(node["metadata"]["labels"][label].is_null());
     assert!(node["metadata"]["annotations"][claim].as_str().unwrap().contains("retiring"));
+}
+
+#[test]
+fn a_changed_configuration_is_told_and_taken_when_a_pod_is_deleted() {
+    let mut world = site();
+    world.edit(Kind::GarageCluster, "site-a", |c| c["spec"]["s3Api"] = json!({"region": "rack"}));
+    world.settle();
+    let condition = world.plan().condition.unwrap();
+    assert_eq!(condition.status(), ConditionStatus::True);
+    assert!(condition.message.contains("3 of them run an older configuration"), "{}", condition.message);
+    assert_eq!(world.of(Kind::ConfigMap).len(), 3, "the mounted revision stays, the shared one is replaced");
+    world.objects.retain(|target, _| target.kind != Kind::Pod);
+    world.settle();
+    assert_eq!(world.of(Kind::ConfigMap).len(), 2, "old revisions go when no Pod mounts them");
+    assert!(!world.plan().condition.unwrap().message.contains("older"));
+    assert_eq!(world.versions.len(), 1);
+}
+
+#[test]
+fn a_gated_pod_of_an_older_template_is_made_anew() {
+    let mut world = World::new(&["kn-1", "kn-2", "kn-3"]);
+    while world.of(Kind::Pod).is_empty() {
+        for action in world.plan().actions {
+            world.perform(&action);
+        }
+        world.controllers();
+    }
+    world.edit(Kind::GarageCluster, "site-a", |c| c["spec"]["s3Api"] = json!({"region": "rack"}));
+    world.settle();
+    assert_eq!(world.plan().condition.unwrap().status(), ConditionStatus::True);
 }

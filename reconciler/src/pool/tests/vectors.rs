@@ -53,7 +53,8 @@ fn the_daemon_set_is_born_fenced_and_then_gets_its_token() {
             world.perform(&action);
         }
         if let Some(set) = world.get(Kind::DaemonSet, "site-a-storage-fast") {
-            let token = set["spec"]["template"]["spec"]["nodeSelector"].as_object().unwrap().values().next().unwrap();
+            let token =
+                set["spec"]["template"]["spec"]["nodeSelector"].as_object().unwrap().values().next().unwrap();
             if tokens.last() != Some(token) {
                 tokens.push(token.clone());
             }
@@ -78,7 +79,10 @@ fn services_and_config_map_are_rendered_as_the_full_operator_does() {
         (Kind::Service, "site-a-headless"),
         (Kind::ConfigMap, "site-a-storage-fast-config-14541b9490c9"),
     ] {
-        insta::assert_yaml_snapshot!(format!("{}-{name}", kind.as_str()), shown(world.get(kind, name).unwrap()));
+        insta::assert_yaml_snapshot!(
+            format!("{}-{name}", kind.as_str()),
+            shown(world.get(kind, name).unwrap())
+        );
     }
 }
 
@@ -90,13 +94,21 @@ fn a_members_records_are_the_recorded_ones() {
     assert_eq!(node["metadata"]["labels"][label], "workload-b3c96c765129f7ca88d39d5d8ec7127e");
     let id = "11".repeat(32);
     let annotations = &node["metadata"]["annotations"];
-    assert_eq!(annotations["garage.rajsingh.info/gc-5572c0d0d2fcde6b-node-local-pool-115dc3606fbf8691-node-id"], *id);
+    assert_eq!(
+        annotations["garage.rajsingh.info/gc-5572c0d0d2fcde6b-node-local-pool-115dc3606fbf8691-node-id"],
+        *id
+    );
     assert_eq!(
         annotations["garage.rajsingh.info/gc-5572c0d0d2fcde6b-node-local-115dc3606fbf8691-hostpath-claim"],
-        format!(r#"{{"version":1,"clusterNamespace":"objects","clusterName":"site-a","nodeLocalPoolName":"fast","hostPaths":["/srv/garage/fast/data","/srv/garage/fast/meta"],"garageNodeId":"{id}"}}"#),
+        format!(
+            r#"{{"version":1,"clusterNamespace":"objects","clusterName":"site-a","nodeLocalPoolName":"fast","hostPaths":["/srv/garage/fast/data","/srv/garage/fast/meta"],"garageNodeId":"{id}"}}"#
+        ),
     );
     let record = world.get(Kind::GarageNode, "site-a-node-local-fast-kn-1").unwrap();
-    assert_eq!(record["metadata"]["annotations"]["garage.rajsingh.info/node-local-pool-recovery-node-id"], *id);
+    assert_eq!(
+        record["metadata"]["annotations"]["garage.rajsingh.info/node-local-pool-recovery-node-id"],
+        *id
+    );
     insta::assert_yaml_snapshot!("GarageNode", shown(record));
     let role = world.layout.roles.values().next().unwrap();
     assert_eq!(
@@ -128,8 +140,24 @@ fn several_data_paths_are_sorted_and_each_has_its_volume_and_marker() {
     let set = world.get(Kind::DaemonSet, "site-a-storage-fast").unwrap();
     let volumes = &set["spec"]["template"]["spec"]["volumes"];
     let names: Vec<&str> = volumes.as_array().unwrap().iter().map(|v| v["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["config", "metadata", "data-0", "data-1", "rpc-secret", "admin-token", "verify-metadata", "verify-data-1"]);
-    let map = world.of(Kind::ConfigMap).into_iter().find(|m| m["metadata"]["name"].as_str().unwrap().contains("storage-fast")).unwrap();
+    assert_eq!(
+        names,
+        [
+            "config",
+            "metadata",
+            "data-0",
+            "data-1",
+            "rpc-secret",
+            "admin-token",
+            "verify-metadata",
+            "verify-data-1"
+        ]
+    );
+    let map = world
+        .of(Kind::ConfigMap)
+        .into_iter()
+        .find(|m| m["metadata"]["name"].as_str().unwrap().contains("storage-fast"))
+        .unwrap();
     insta::assert_snapshot!("several_data_paths", map["data"]["garage.toml"].as_str().unwrap());
 }
 
@@ -156,7 +184,11 @@ fn every_option_stands_at_its_place_in_garage_toml() {
         spec["discovery"] = serde_json::json!({"kubernetes": {"enabled": true, "serviceName": "peers", "skipCRD": true}});
     });
     world.settle();
-    let map = world.of(Kind::ConfigMap).into_iter().find(|m| m["metadata"]["name"].as_str().unwrap().contains("storage-fast")).unwrap();
+    let map = world
+        .of(Kind::ConfigMap)
+        .into_iter()
+        .find(|m| m["metadata"]["name"].as_str().unwrap().contains("storage-fast"))
+        .unwrap();
     insta::assert_snapshot!("every_option", map["data"]["garage.toml"].as_str().unwrap());
 }
 

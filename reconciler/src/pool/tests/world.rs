@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::act::{self, Action, Kind, Object, Target};
 use crate::observe::{
-    Core, GarageView, Health, History, HistoryStatus, HistoryVersion, KubernetesView, Layout, LayoutParameters,
-    NodeState, NotObserved, Observation, Partition, Role, StagedChange, ZoneRedundancy,
+    Core, GarageView, Health, History, HistoryStatus, HistoryVersion, KubernetesView, Layout,
+    LayoutParameters, NodeState, NotObserved, Observation, Partition, Role, StagedChange, ZoneRedundancy,
 };
 use crate::pool::{Input, Memory, PoolStep, Settings, identity, step};
 use crate::status::{Parts, plan as plan_status};
@@ -217,7 +217,10 @@ impl World {
                     history: History {
                         current: self.layout.version,
                         min_ack: self.layout.version,
-                        versions: vec![HistoryVersion { version: self.layout.version, status: HistoryStatus::Current }],
+                        versions: vec![HistoryVersion {
+                            version: self.layout.version,
+                            status: HistoryStatus::Current,
+                        }],
                         trackers: None,
                     },
                 })
@@ -242,7 +245,9 @@ impl World {
             memory.identities.insert(run.clone(), self.disks[&node].id);
             let id = self.disks[&node].id;
             let set = self.variables.iter().filter(|((node, _), _)| *node == id);
-            memory.variables.insert(run, set.map(|((_, name), value)| (name.clone(), value.clone())).collect());
+            memory
+                .variables
+                .insert(run, set.map(|((_, name), value)| (name.clone(), value.clone())).collect());
         }
         memory
     }
@@ -271,10 +276,14 @@ impl World {
     pub fn write_status(&mut self, step: &PoolStep) -> bool {
         let mut parts = Parts::default();
         parts.pools(step);
-        let typed: Arc<holdfast_crds::v1beta2::GarageCluster> = typed(self.get(Kind::GarageCluster, NAME).unwrap());
+        let typed: Arc<holdfast_crds::v1beta2::GarageCluster> =
+            typed(self.get(Kind::GarageCluster, NAME).unwrap());
         let status = serde_json::to_value(&typed.status).unwrap();
         let Some(write) = plan_status(&status, &parts, Some(1), now()) else { return false };
-        let version = self.get(Kind::GarageCluster, NAME).unwrap()["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+        let version = self.get(Kind::GarageCluster, NAME).unwrap()["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap()
+            .to_owned();
         self.perform(&write.action(NAMESPACE, NAME, &version));
         true
     }
@@ -296,7 +305,9 @@ impl World {
                     use base64::Engine;
                     let data: serde_json::Map<String, Value> = text
                         .into_iter()
-                        .map(|(k, v)| (k, base64::engine::general_purpose::STANDARD.encode(v.as_str().unwrap()).into()))
+                        .map(|(k, v)| {
+                            (k, base64::engine::general_purpose::STANDARD.encode(v.as_str().unwrap()).into())
+                        })
                         .collect();
                     value["data"] = data.into();
                     value.as_object_mut().unwrap().remove("stringData");
@@ -306,7 +317,10 @@ impl World {
             Action::Update(object) => {
                 let target = object.target();
                 let stored = &self.objects[&target];
-                assert_eq!(stored["metadata"]["resourceVersion"], object.value["metadata"]["resourceVersion"]);
+                assert_eq!(
+                    stored["metadata"]["resourceVersion"],
+                    object.value["metadata"]["resourceVersion"]
+                );
                 let mut value = object.value.clone();
                 if !stored["status"].is_null() {
                     value["status"] = stored["status"].clone();
@@ -363,7 +377,9 @@ impl World {
             Action::SetWorkerVariable { node, variable, value } => {
                 self.variables.insert((*node, variable.clone()), value.clone());
             }
-            Action::SkipDeadNodes { .. } | Action::LaunchRepair { .. } | Action::Event(_) => panic!("not the pools' to do: {action:?}"),
+            Action::SkipDeadNodes { .. } | Action::LaunchRepair { .. } | Action::Event(_) => {
+                panic!("not the pools' to do: {action:?}")
+            }
         }
     }
 
@@ -409,9 +425,10 @@ impl World {
             let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
             let gated = pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
             if !gated && pod["spec"]["nodeName"].is_null() {
-                let node = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-                    ["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]
-                    .clone();
+                let node =
+                    pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+                        ["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]
+                        .clone();
                 self.edit(Kind::Pod, &name, |pod| {
                     pod["spec"]["nodeName"] = node;
                     pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "True",
