@@ -55,9 +55,9 @@ impl<'a> ClusterView<'a> {
     /// `layoutPolicy: Manual` in either place, or `layoutManagement.autoApply: false`.
     pub(super) fn layout_is_manual(&self) -> bool {
         let spec = &self.cluster.spec;
-        let manual = |policy: Option<LayoutPolicy>| policy == Some(LayoutPolicy::Manual);
-        manual(spec.layout_policy)
-            || manual(spec.storage.as_ref().and_then(|storage| storage.layout_policy))
+        let of_tier = spec.storage.as_ref().and_then(|storage| storage.layout_policy.as_deref());
+        spec.layout_policy == Some(LayoutPolicy::Manual)
+            || of_tier == Some("Manual")
             || spec.layout_management.as_ref().and_then(|management| management.auto_apply) == Some(false)
     }
 
