@@ -12,13 +12,13 @@ use crate::observe::{Endpoint, Layout, StagedChange};
 pub struct Endpoints {
     http: Http,
     token: Secret,
-    endpoints: Vec<Endpoint>,
+    running: Vec<Endpoint>,
 }
 
 impl Endpoints {
     /// The endpoints that the pass used to observe.
-    pub fn new(http: Http, token: Secret, endpoints: Vec<Endpoint>) -> Self {
-        Self { http, token, endpoints }
+    pub fn new(http: Http, token: Secret, running: Vec<Endpoint>) -> Self {
+        Self { http, token, running }
     }
 
     fn client(&self, address: SocketAddr) -> Client {
@@ -28,8 +28,8 @@ impl Endpoints {
     /// The endpoint of exactly this node: a layout change goes where it was decided (FACTS 2).
     fn at(&self, at: Option<NodeId>) -> Result<Client, CallFailure> {
         let endpoint = match at {
-            Some(id) => self.endpoints.iter().find(|endpoint| endpoint.node == Some(id)),
-            None => self.endpoints.first(),
+            Some(id) => self.running.iter().find(|endpoint| endpoint.node == Some(id)),
+            None => self.running.first(),
         };
         endpoint.map(|endpoint| self.client(endpoint.address)).ok_or_else(|| unreachable(at))
     }

@@ -1,6 +1,7 @@
 //! The condition `NodeLocalPoolsReady` (section 13; `compat.md` 11).
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use holdfast_crds::conditions::{ConditionStatus, PoolsReason, cut_message};
 use holdfast_crds::ids::Pair;
@@ -89,7 +90,7 @@ impl PoolsCondition {
             .collect::<Vec<_>>()
             .join("; ");
         if problems.len() > NAMED {
-            message.push_str(&format!("; and {} more", problems.len() - NAMED));
+            let _ = write!(message, "; and {} more", problems.len() - NAMED);
         }
         Self { reason, message: cut_message(message), unknown: reason == PoolsReason::NotObserved }
     }
@@ -105,9 +106,10 @@ impl PoolsCondition {
             })
             .count();
         if self.reason == PoolsReason::Converged && outdated > 0 {
-            self.message.push_str(&format!(
+            let _ = write!(
+                self.message,
                 "; {outdated} of them run an older configuration: delete their Pods one at a time, each when the cluster is healthy"
-            ));
+            );
         }
     }
 

@@ -113,20 +113,17 @@ impl<'a> Members<'a> {
         let mut members = Self { all: BTreeMap::new(), stopped: false, conflict: false };
         let mut selected: BTreeMap<&str, Vec<&Pool>> = BTreeMap::new();
         for pool in &site.pools {
-            match Selector::try_from(pool.selector.clone()) {
-                Ok(selector) => {
-                    for (name, node) in &kubernetes.nodes {
-                        if node.metadata.deletion_timestamp.is_none() && selector.matches(node.labels()) {
-                            selected.entry(name).or_default().push(pool);
-                        }
-                    }
-                }
-                Err(_) => {
-                    members.conflict = true;
-                    problems.push(Problem::new(
-                        PoolsReason::ConfigurationInvalid,
-                        format!("the selector of pool {} is not a label selector; correct it", pool.name),
-                    ));
+            let Ok(selector) = Selector::try_from(pool.selector.clone()) else {
+                members.conflict = true;
+                problems.push(Problem::new(
+                    PoolsReason::ConfigurationInvalid,
+                    format!("the selector of pool {} is not a label selector; correct it", pool.name),
+                ));
+                continue;
+            };
+            for (name, node) in &kubernetes.nodes {
+                if node.metadata.deletion_timestamp.is_none() && selector.matches(node.labels()) {
+                    selected.entry(name).or_default().push(pool);
                 }
             }
         }

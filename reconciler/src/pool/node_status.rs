@@ -90,12 +90,13 @@ fn fill(member: &Member<'_>, record: &Record, input: &Input<'_>, now: Timestamp)
             }
         }
         // Written once, when the connection goes: a time that moves with every pass would be a write each.
+        let just_gone =
+            record.value["status"]["connected"] == true || record.value["status"]["lastSeen"].is_null();
         if !connected
-            && (record.value["status"]["connected"] == true || record.value["status"]["lastSeen"].is_null())
+            && just_gone
+            && let Some(ago) = node.last_seen_secs_ago.and_then(|secs| i64::try_from(secs).ok())
         {
-            if let Some(ago) = node.last_seen_secs_ago.and_then(|secs| i64::try_from(secs).ok()) {
-                status.insert("lastSeen".into(), whole(now - jiff::SignedDuration::from_secs(ago)).into());
-            }
+            status.insert("lastSeen".into(), whole(now - jiff::SignedDuration::from_secs(ago)).into());
         }
     }
     let (ready, reason, message) = readiness(member, core, connected, role.is_some());

@@ -186,7 +186,7 @@ pub fn plan(
         mode: 0o600,
         env: Some("GARAGE_RPC_SECRET"),
     }];
-    let copies: [(&str, &'static str, &'static str, &'static str, u32, Option<&'static str>); 5] = [
+    let copies: [Copied; 5] = [
         ("admin-token", "admin-token", "/secrets/admin", "admin-token", 0o600, Some("GARAGE_ADMIN_TOKEN")),
         (
             "metrics-token",
@@ -208,6 +208,9 @@ pub fn plan(
     let token_key = consul_token.is_some().then_some(rpc);
     Plan::Ready(Ready { mounted: Mounted { files }, token_key, consul_token }, actions)
 }
+
+/// Key of a copied credential, its volume, directory, file, mode and environment variable.
+type Copied = (&'static str, &'static str, &'static str, &'static str, u32, Option<&'static str>);
 
 struct Credential<'a> {
     key: &'static str,
@@ -287,9 +290,9 @@ fn rpc_object(site: &Site, rpc: &[u8; 32], source: Option<&SecretKey>) -> Object
     secret_object(
         id,
         &if source.is_some() { id.rpc_secret_snapshot() } else { id.rpc_secret() },
-        labels::cluster(id),
-        annotations,
-        json!({ ClusterId::RPC_SECRET_KEY: hex::encode(rpc) }),
+        &labels::cluster(id),
+        &annotations,
+        &json!({ ClusterId::RPC_SECRET_KEY: hex::encode(rpc) }),
     )
 }
 
@@ -300,15 +303,15 @@ fn credentials_object(id: &ClusterId, name: &str, values: &[Credential<'_>]) -> 
         .iter()
         .map(|value| (value.key.to_owned(), String::from_utf8_lossy(value.bytes).into_owned().into()))
         .collect();
-    secret_object(id, name, labels, Map::new(), data.into())
+    secret_object(id, name, &labels, &Map::new(), &data.into())
 }
 
 fn secret_object(
     id: &ClusterId,
     name: &str,
-    labels: Map<String, Value>,
-    annotations: Map<String, Value>,
-    data: Value,
+    labels: &Map<String, Value>,
+    annotations: &Map<String, Value>,
+    data: &Value,
 ) -> Object {
     Object::new(
         Kind::Secret,

@@ -55,9 +55,10 @@ impl<'a> ClusterView<'a> {
     /// `layoutPolicy: Manual` in either place, or `layoutManagement.autoApply: false`.
     pub(super) fn layout_is_manual(&self) -> bool {
         let spec = &self.cluster.spec;
-        let of_tier = spec.storage.as_ref().and_then(|storage| storage.layout_policy.as_deref());
+        // The tier's is any word in v1beta1, and conversion keeps it.
+        let of_tier = json(spec.storage.as_ref().and_then(|storage| storage.layout_policy.as_ref()));
         spec.layout_policy == Some(LayoutPolicy::Manual)
-            || of_tier == Some("Manual")
+            || of_tier.is_some_and(|policy| policy == "Manual")
             || spec.layout_management.as_ref().and_then(|management| management.auto_apply) == Some(false)
     }
 
@@ -70,9 +71,8 @@ impl<'a> ClusterView<'a> {
     pub(super) fn service_in_progress(&self) -> Option<&'static str> {
         let service = self.cluster.status.as_ref()?.node_local_service.as_ref()?;
         match service.phase {
-            ServicePhase::InService | ServicePhase::Completed => None,
             // A request that still waits for its gate has changed nothing yet.
-            ServicePhase::Waiting => None,
+            ServicePhase::Waiting | ServicePhase::InService | ServicePhase::Completed => None,
             ServicePhase::Applying | ServicePhase::Settling | ServicePhase::RepairingPins => {
                 Some("a replacement")
             }

@@ -30,7 +30,7 @@ pub fn pool(id: &ClusterId, pool: &Pool, text: &str, token_key: Option<&[u8; 32]
     let mut labels = labels::cluster(id);
     labels.insert(names::label::NODE_LOCAL_POOL.into(), pool.name.as_str().into());
     let base = names::pool_config_base_name(&id.name, &pool.name);
-    let object = object(id, &name, labels, &base, Some(&pool.disks), text, token_key.is_some());
+    let object = object(id, &name, &labels, &base, Some(&pool.disks), text, token_key.is_some());
     PoolConfig { name, hash, sensitive: token_key.is_some(), object }
 }
 
@@ -38,7 +38,7 @@ pub fn pool(id: &ClusterId, pool: &Pool, text: &str, token_key: Option<&[u8; 32]
 pub fn shared(id: &ClusterId, text: &str, token_key: Option<&[u8; 32]>) -> Object {
     let name = names::shared_config_name(&id.name, &hash(text, token_key));
     let base = format!("{}-config", id.name);
-    object(id, &name, labels::cluster(id), &base, None, text, token_key.is_some())
+    object(id, &name, &labels::cluster(id), &base, None, text, token_key.is_some())
 }
 
 fn hash(text: &str, token_key: Option<&[u8; 32]>) -> String {
@@ -51,7 +51,7 @@ fn hash(text: &str, token_key: Option<&[u8; 32]>) -> String {
 fn object(
     id: &ClusterId,
     name: &str,
-    labels: Map<String, Value>,
+    labels: &Map<String, Value>,
     base: &str,
     disks: Option<&DiskLayout>,
     text: &str,

@@ -142,7 +142,7 @@ fn a_wiped_disk_never_enters_the_layout_and_the_message_has_the_annotation_to_se
     let mut world = site();
     world.disks.get_mut("kn-1").unwrap().id = id(0x99);
     world.edit(Kind::Pod, "site-a-storage-fast-kn-1", |p| {
-        p["status"]["containerStatuses"][0]["restartCount"] = 1.into()
+        p["status"]["containerStatuses"][0]["restartCount"] = 1.into();
     });
     world.settle();
     shows(
