@@ -281,7 +281,7 @@ fn a_changed_configuration_is_told_and_taken_when_a_pod_is_deleted() {
     let condition = world.plan().condition.unwrap();
     assert_eq!(condition.status(), ConditionStatus::True);
     assert!(condition.message.contains("3 of them run an older configuration"), "{}", condition.message);
-    assert_eq!(world.of(Kind::ConfigMap).len(), 3, "the mounted revision stays, the shared one is replaced");
+    assert_eq!(world.of(Kind::ConfigMap).len(), 4, "nothing goes while the rollout is not complete");
     world.objects.retain(|target, _| target.kind != Kind::Pod);
     world.settle();
     assert_eq!(world.of(Kind::ConfigMap).len(), 2, "old revisions go when no Pod mounts them");
