@@ -39,6 +39,9 @@ fn main() -> ExitCode {
             test!(a_killed_process_is_started_again_with_its_exit_code_kept),
             test!(a_deleted_pod_ends_gently_and_its_object_goes_last),
             test!(a_process_that_ignores_sigterm_is_killed_after_its_grace_period),
+            test!(a_pod_whose_object_was_removed_by_force_still_ends),
+            test!(rights_are_applied_or_said_not_to_be),
+            test!(a_node_that_is_cut_off_still_starts_its_containers_again),
             test!(init_containers_run_one_after_the_other_before_the_rest),
             test!(a_pod_that_may_end_ends_with_its_phase),
             test!(a_probe_makes_a_container_ready_and_unready_and_restarts_it),
@@ -356,7 +359,9 @@ async fn a_garage_runs_with_its_configuration_at_its_true_path(bed: Arc<Bed>) ->
                 {"name": "data", "mountPath": "/data/data"},
                 {"name": "verify-data", "mountPath": "/var/run/garage-volume-markers/data", "readOnly": true},
             ],
-            "readinessProbe": {"tcpSocket": {"port": 3903}, "periodSeconds": 1},
+            "startupProbe": {"tcpSocket": {"port": "admin"}, "periodSeconds": 1},
+            "readinessProbe": {"httpGet": {"port": 3903, "path": "/metrics"}, "periodSeconds": 1},
+            "ports": [{"name": "admin", "containerPort": 3903}],
         }]);
     }))
     .await;
@@ -518,6 +523,72 @@ async fn a_process_that_ignores_sigterm_is_killed_after_its_grace_period(bed: Ar
     test.until_gone("p").await;
     let took = begin.elapsed();
     assert!(took > Duration::from_millis(2500) && took < Duration::from_secs(10), "{took:?}");
+    Ok(())
+}
+
+async fn a_pod_whose_object_was_removed_by_force_still_ends(bed: Arc<Bed>) -> TestResult {
+    let test = begin(&bed, "forced").await;
+    test.create(shell_pod("p", "kn-1", "trap 'exit 0' TERM; while :; do sleep 0.1; done", |_| {})).await;
+    test.until("p", "a ready pod", is_ready).await;
+    let info = test.info("p");
+    test.pods.delete("p", &DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() }).await?;
+    test.until_gone("p").await;
+    let process = format!("/proc/{}", info.containers[0].pid.unwrap());
+    eventually("the end of the process", || !std::path::Path::new(&process).exists()).await;
+    eventually("the end of its network", || bed.network.pod(&info.uid).is_none()).await;
+    Ok(())
+}
+
+async fn rights_are_applied_or_said_not_to_be(bed: Arc<Bed>) -> TestResult {
+    let test = begin(&bed, "rights").await;
+    let script = "echo $(id -u):$(id -g) $(grep CapEff /proc/self/status) $(grep NoNewPrivs /proc/self/status); \
+        echo written >/e/x && stat -c %g /e/x; echo end; sleep 1000";
+    test.create(shell_pod("p", "kn-1", script, |pod| {
+        pod["spec"]["securityContext"] = json!({"runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 3000,
+            "seccompProfile": {"type": "RuntimeDefault"}});
+        pod["spec"]["volumes"] = json!([{"name": "e", "emptyDir": {}}]);
+        let container = &mut pod["spec"]["containers"][0];
+        container["volumeMounts"] = json!([{"name": "e", "mountPath": "/e"}]);
+        container["securityContext"] = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
+    }))
+    .await;
+    test.until("p", "a ready pod", is_ready).await;
+    eventually("the end of the output", || test.log("p", 0).contains("end\n")).await;
+    let log = test.log("p", 0);
+    assert!(log.contains("CapEff: 0000000000000000 NoNewPrivs: 1"), "{log}");
+    let notes = test.info("p").notes;
+    assert!(notes.iter().any(|note| note.contains("seccompProfile")), "{notes:?}");
+    // A bed of root has every user, one of an unprivileged user has that one alone.
+    let alone = std::fs::read_to_string("/proc/self/uid_map")?.split_whitespace().nth(2) == Some("1");
+    assert_eq!(notes.iter().any(|note| note.contains("runAsUser")), alone, "{notes:?}");
+    assert!(log.starts_with(if alone { "0:0 " } else { "65532:65532 " }), "{log}");
+    test.create(shell_pod("root", "kn-1", "sleep 1000", |pod| {
+        pod["spec"]["securityContext"] = json!({"runAsNonRoot": true});
+    }))
+    .await;
+    test.until_event("Failed", "container has runAsNonRoot and image will run as root").await;
+    Ok(())
+}
+
+async fn a_node_that_is_cut_off_still_starts_its_containers_again(bed: Arc<Bed>) -> TestResult {
+    let test = begin(&bed, "cutoff").await;
+    bed.kubectl(&["-n", "cutoff", "create", "secret", "generic", "s", "--from-literal=k=v"]).await?;
+    test.create(shell_pod("p", "kn-2", "echo K=$K; sleep 1000", |pod| {
+        pod["spec"]["containers"][0]["env"] =
+            json!([{"name": "K", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
+    }))
+    .await;
+    test.until("p", "a ready pod", is_ready).await;
+    bed.network.set_node_link("kn-2", false)?;
+    test.site.agents[1].signal("cutoff", "p", Signal::SIGKILL)?;
+    eventually("the restart", || test.log("p", 1).contains("K=v")).await;
+    assert_eq!(
+        main_status(&test.pods.get("p").await?).restart_count,
+        0,
+        "the API server does not hear of it"
+    );
+    bed.network.set_node_link("kn-2", true)?;
+    test.until("p", "the restart to be told", |pod| main_status(pod).restart_count == 1).await;
     Ok(())
 }
 

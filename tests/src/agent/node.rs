@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -56,6 +57,7 @@ pub struct Node {
     ids: Ids,
     boot_id: String,
     events: Mutex<BTreeMap<String, (i32, Timestamp)>>,
+    seen: Mutex<BTreeMap<String, serde_json::Value>>,
 }
 
 impl Node {
@@ -69,6 +71,7 @@ impl Node {
             ids: Ids::read(),
             boot_id,
             events: Mutex::default(),
+            seen: Mutex::default(),
         }
     }
 
@@ -225,8 +228,49 @@ impl Node {
         })
     }
 
-    /// Tells an event about a Pod. Equal ones raise the count of the first, at most once in ten seconds.
-    pub async fn event(&self, pod: &Pod, warning: bool, reason: &str, message: &str) {
+    /// Tells an event about a Pod, on the side: nothing waits for it, and a Node that is cut off tells none.
+    /// Equal ones raise the count of the first, at most once in ten seconds.
+    pub fn event(self: &Arc<Self>, pod: &Arc<Pod>, warning: bool, reason: &str, message: &str) {
+        if !self.is_online() {
+            return;
+        }
+        let (node, pod) = (self.clone(), pod.clone());
+        let (reason, message) = (reason.to_owned(), message.to_owned());
+        tokio::spawn(async move { node.write_event(&pod, warning, &reason, &message).await });
+    }
+
+    /// A Secret or ConfigMap as a Pod refers to it: from the API server, or as it was seen last where that
+    /// does not answer, so that a Node that is cut off can start its containers again.
+    pub async fn referred<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, CallError>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + serde::de::DeserializeOwned
+            + serde::Serialize,
+    {
+        let key = format!("{}/{namespace}/{name}", K::kind(&()));
+        let known = self.seen.lock().await.get(&key).cloned();
+        if let (false, Some(known)) = (self.is_online(), &known) {
+            return Ok(serde_json::from_value(known.clone()).ok());
+        }
+        let api: Api<K> = Api::namespaced(self.client(), namespace);
+        match (self.call(api.get_opt(name)).await, known) {
+            (Ok(found), _) => {
+                if let Some(value) = found.as_ref().and_then(|found| serde_json::to_value(found).ok()) {
+                    self.seen.lock().await.insert(key, value);
+                }
+                Ok(found)
+            }
+            (Err(error), Some(known)) => {
+                tracing::debug!(name, %error, "taken as it was seen last");
+                Ok(serde_json::from_value(known).ok())
+            }
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    async fn write_event(&self, pod: &Pod, warning: bool, reason: &str, message: &str) {
         let now = whole_seconds(Timestamp::now());
         let key = format!("{}/{reason}/{message}", pod.uid().unwrap_or_default());
         let name = format!("{}.{:016x}", pod.name_any(), fnv(key.as_bytes()));

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret};
-use kube::{Api, ResourceExt as _};
+use kube::ResourceExt as _;
 
 use super::env::{self, Ordered, Place, Referred};
 use super::images::Image;
@@ -85,14 +85,12 @@ async fn fetch(node: &Node, pod: &Pod, container: &Container) -> Result<Referred
     let namespace = pod.namespace().unwrap_or_default();
     let (secrets, config_maps) = env::references(container);
     let mut referred = Referred::default();
-    let api: Api<Secret> = Api::namespaced(node.client(), &namespace);
     for name in secrets {
-        let secret = node.call(api.get_opt(&name)).await.map_err(|error| error.to_string())?;
+        let secret = node.referred::<Secret>(&namespace, &name).await.map_err(|error| error.to_string())?;
         referred.secrets.insert(name, secret);
     }
-    let api: Api<ConfigMap> = Api::namespaced(node.client(), &namespace);
     for name in config_maps {
-        let map = node.call(api.get_opt(&name)).await.map_err(|error| error.to_string())?;
+        let map = node.referred::<ConfigMap>(&namespace, &name).await.map_err(|error| error.to_string())?;
         referred.config_maps.insert(name, map);
     }
     Ok(referred)

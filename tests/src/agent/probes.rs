@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -142,23 +142,8 @@ pub async fn http(
     let tls = action.scheme.as_deref() == Some("HTTPS");
     let netns = target.netns.clone();
     let code = blocking(timeout, move || {
-        let text = |error: std::io::Error| error.to_string();
-        let mut stream = connect_in(&netns, address, timeout).map_err(text)?;
-        stream.set_read_timeout(Some(timeout)).map_err(text)?;
-        stream.set_write_timeout(Some(timeout)).map_err(text)?;
-        let mut head = [0_u8; 12];
-        if tls {
-            let name = ServerName::IpAddress(address.ip().into());
-            let connection =
-                ClientConnection::new(any_certificate(), name).map_err(|error| error.to_string())?;
-            let mut stream = StreamOwned::new(connection, stream);
-            stream.write_all(request.as_bytes()).map_err(text)?;
-            stream.read_exact(&mut head).map_err(text)?;
-        } else {
-            stream.write_all(request.as_bytes()).map_err(text)?;
-            stream.read_exact(&mut head).map_err(text)?;
-        }
-        status_code(&head).ok_or_else(|| "the answer is not HTTP".to_owned())
+        let stream = connect_in(&netns, address, timeout).map_err(|error| error.to_string())?;
+        ask(stream, tls.then(|| address.ip()), &request, timeout).map_err(|error| error.to_string())
     })
     .await?;
     if (200..400).contains(&code) {
@@ -166,6 +151,24 @@ pub async fn http(
     } else {
         Err(format!("HTTP probe failed with statuscode: {code}"))
     }
+}
+
+/// Sends a request and reads the status code; with TLS to the named address.
+fn ask(mut stream: TcpStream, tls: Option<IpAddr>, request: &str, timeout: Duration) -> std::io::Result<u16> {
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
+    let mut head = [0_u8; 12];
+    if let Some(ip) = tls {
+        let name = ServerName::IpAddress(ip.into());
+        let connection = ClientConnection::new(any_certificate(), name).map_err(std::io::Error::other)?;
+        let mut stream = StreamOwned::new(connection, stream);
+        stream.write_all(request.as_bytes())?;
+        stream.read_exact(&mut head)?;
+    } else {
+        stream.write_all(request.as_bytes())?;
+        stream.read_exact(&mut head)?;
+    }
+    status_code(&head).ok_or_else(|| std::io::Error::other("the answer is not HTTP"))
 }
 
 fn status_code(head: &[u8; 12]) -> Option<u16> {
@@ -285,6 +288,51 @@ mod tests {
     fn a_status_line_is_read() {
         assert_eq!(status_code(b"HTTP/1.1 503"), Some(503));
         assert_eq!(status_code(b"SSH-2.0-Open"), None);
+    }
+
+    /// Answers one connection, over TLS with a certificate that nobody knows if so wanted.
+    fn server(tls: bool, answer: &'static str) -> SocketAddr {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0_u8; 16];
+            if tls {
+                let made = rcgen::generate_simple_self_signed(vec!["nobody".to_owned()]).unwrap();
+                let key =
+                    rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+                let provider = Arc::new(rustls::crypto::ring::default_provider());
+                let config = rustls::ServerConfig::builder_with_provider(provider)
+                    .with_safe_default_protocol_versions()
+                    .unwrap()
+                    .with_no_client_auth()
+                    .with_single_cert(vec![made.cert.der().clone()], key)
+                    .unwrap();
+                let connection = rustls::ServerConnection::new(Arc::new(config)).unwrap();
+                let mut stream = StreamOwned::new(connection, stream);
+                stream.read_exact(&mut request).unwrap();
+                stream.write_all(answer.as_bytes()).unwrap();
+                stream.flush().unwrap();
+            } else {
+                stream.read_exact(&mut request).unwrap();
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        address
+    }
+
+    #[rstest::rstest]
+    #[case(false, "HTTP/1.1 204 No Content\r\n\r\n", 204)]
+    #[case(true, "HTTP/1.1 503 Service Unavailable\r\n\r\n", 503)]
+    fn a_page_is_asked_with_and_without_tls(
+        #[case] tls: bool,
+        #[case] answer: &'static str,
+        #[case] code: u16,
+    ) {
+        let address = server(tls, answer);
+        let stream = TcpStream::connect(address).unwrap();
+        let asked = ask(stream, tls.then(|| address.ip()), "GET / HTTP/1.1\r\n\r\n", Duration::from_secs(5));
+        assert_eq!(asked.unwrap(), code);
     }
 
     #[test]

@@ -177,7 +177,7 @@ async fn live(node: Arc<Node>, record: Arc<PodRecord>, desired: watch::Receiver<
                 };
             }
         });
-        node.event(&pod, true, "Failed", &message).await;
+        node.event(&pod, true, "Failed", &message);
         stopped(&mut stop, NEVER).await;
         return;
     }
@@ -220,8 +220,8 @@ async fn live(node: Arc<Node>, record: Arc<PodRecord>, desired: watch::Receiver<
 
 /// Volumes, then the network namespace, each retried until it works; nothing where the Pod ends before.
 async fn prepare(
-    node: &Node,
-    pod: &Pod,
+    node: &Arc<Node>,
+    pod: &Arc<Pod>,
     record: &PodRecord,
     tokens: &mut Tokens,
     stop: &mut Stop,
@@ -237,7 +237,7 @@ async fn prepare(
             Err(error) => {
                 let message =
                     format!("MountVolume.SetUp failed for volume {:?} : {}", error.volume, error.message);
-                node.event(pod, true, "FailedMount", &message).await;
+                node.event(pod, true, "FailedMount", &message);
             }
         }
         if stopped(stop, node.config.retry).await {
@@ -247,7 +247,7 @@ async fn prepare(
     let net = loop {
         match node.config.network.attach_pod(&node.config.node_name, &record.uid) {
             Ok(net) => break net,
-            Err(error) => node.event(pod, true, "FailedCreatePodSandBox", &error.to_string()).await,
+            Err(error) => node.event(pod, true, "FailedCreatePodSandBox", &error.to_string()),
         }
         if stopped(stop, node.config.retry).await {
             return None;
@@ -298,7 +298,7 @@ impl Runner {
                     record.state =
                         State::Waiting { reason: "CrashLoopBackOff".to_owned(), message: message.clone() };
                 });
-                self.event(true, "BackOff", &message).await;
+                self.event(true, "BackOff", &message);
                 if stopped(&mut stop, delay).await {
                     return success;
                 }
@@ -320,8 +320,8 @@ impl Runner {
         }
     }
 
-    async fn event(&self, warning: bool, reason: &str, message: &str) {
-        self.node.event(&self.pod, warning, reason, message).await;
+    fn event(&self, warning: bool, reason: &str, message: &str) {
+        self.node.event(&self.pod, warning, reason, message);
     }
 
     /// One start and its end; nothing if the Pod has to end before the container could start.
@@ -341,7 +341,7 @@ impl Runner {
             self.record.container(self.which, |record| {
                 record.state = State::Waiting { reason: reason.to_owned(), message: message.clone() };
             });
-            self.event(true, "Failed", &message).await;
+            self.event(true, "Failed", &message);
             if stopped(stop, self.node.config.retry).await {
                 return None;
             }
@@ -361,7 +361,7 @@ impl Runner {
         };
         match started {
             Err(message) => {
-                self.event(true, "Failed", &message).await;
+                self.event(true, "Failed", &message);
                 end.exit_code = 128;
                 end.reason = Some("StartError".to_owned());
                 end.message = Some(message);
@@ -379,7 +379,7 @@ impl Runner {
                     record.state = State::Running { since };
                     record.pid = Some(running.pid.as_raw());
                 });
-                self.event(false, "Started", &format!("Started container {}", self.container.name)).await;
+                self.event(false, "Started", &format!("Started container {}", self.container.name));
                 end.exit_code = self.follow(running, target, stop).await;
                 end.reason = Some(if end.exit_code == 0 { "Completed" } else { "Error" }.to_owned());
                 end.message = self.last_words(&plan);
@@ -476,22 +476,15 @@ async fn terminate(
     message: Option<String>,
 ) {
     let text = message.unwrap_or_else(|| format!("Stopping container {}", container.name));
-    // Telling must not delay it: the Node may be cut off.
-    let telling = {
-        let (node, pod) = (node, pod.clone());
-        async move { node.event(&pod, false, "Killing", &text).await }
-    };
+    node.event(&pod, false, "Killing", &text);
     let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.clone());
-    let ending = async {
-        if let Some(hook) = hook {
-            let limit = until.saturating_duration_since(Instant::now());
-            if let Err(error) = run_hook(&hook, &container, &target, limit).await {
-                tracing::warn!(pod = pod.name_any(), error, "the preStop hook failed");
-            }
+    if let Some(hook) = hook {
+        let limit = until.saturating_duration_since(Instant::now());
+        if let Err(error) = run_hook(&hook, &container, &target, limit).await {
+            tracing::warn!(pod = pod.name_any(), error, "the preStop hook failed");
         }
-        container::send(target.pid, Signal::SIGTERM);
-    };
-    tokio::join!(telling, ending);
+    }
+    container::send(target.pid, Signal::SIGTERM);
 }
 
 async fn run_hook(
@@ -594,7 +587,7 @@ impl Attempts {
                 && self.node.is_online()
             {
                 let message = format!("{} probe failed: {error}", self.kind);
-                self.node.event(&self.pod, true, "Unhealthy", &message).await;
+                self.node.event(&self.pod, true, "Unhealthy", &message);
             }
             if let Some(verdict) = self.counter.record(result.is_ok()) {
                 return verdict;
