@@ -10,6 +10,7 @@ pub mod demo;
 pub mod error;
 pub mod load;
 pub mod network;
+pub mod product;
 pub mod proxy;
 pub mod site;
 pub mod suite;

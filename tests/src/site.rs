@@ -199,7 +199,12 @@ impl Site {
 
     /// Waits until `NodeLocalPoolsReady` is true, and checks with Garage itself that it is so.
     pub async fn wait_up(&self, bed: &Bed) -> Result<()> {
-        self.wait_condition(bed, "NodeLocalPoolsReady", "True", UP_WITHIN).await?;
+        self.wait_up_within(bed, UP_WITHIN).await
+    }
+
+    /// The same with a deadline of one's own.
+    pub async fn wait_up_within(&self, bed: &Bed, within: Duration) -> Result<()> {
+        self.wait_condition(bed, "NodeLocalPoolsReady", "True", within).await?;
         let wanted = self.nodes().len();
         for member in self.members(bed).await? {
             let health = self.ask(&member, "GetClusterHealth").await?;

@@ -75,6 +75,22 @@ impl Disks {
         umount2(&at, MntFlags::MNT_DETACH).doing(|| format!("unmounting {}", at.display()))
     }
 
+    /// Takes a disk away with all that is on it, until [`Self::plug`] brings it back. Pods that run keep it.
+    pub fn unplug(&self, node: &str, path: &str) -> Result<()> {
+        let (at, aside) = (self.path(node, path), self.aside(node, path));
+        fs::create_dir_all(&aside).doing(|| format!("making {}", aside.display()))?;
+        move_mount(&at, &aside)
+    }
+
+    /// Brings an unplugged disk back.
+    pub fn plug(&self, node: &str, path: &str) -> Result<()> {
+        move_mount(&self.aside(node, path), &self.path(node, path))
+    }
+
+    fn aside(&self, node: &str, path: &str) -> PathBuf {
+        self.roots.join("unplugged").join(node).join(path.trim_start_matches('/'))
+    }
+
     /// Takes a disk away and mounts an empty one of the same size in its place, without the marker.
     pub fn replace(&self, node: &str, path: &str) -> Result<()> {
         let at = self.path(node, path);
@@ -200,6 +216,12 @@ impl Disks {
         }
         Ok(())
     }
+}
+
+fn move_mount(from: &Path, to: &Path) -> Result<()> {
+    let nothing: Option<&str> = None;
+    mount(Some(from), to, nothing, MsFlags::MS_MOVE, nothing)
+        .doing(|| format!("moving the disk at {} to {}", from.display(), to.display()))
 }
 
 /// Garage names a block's file after its hash, 64 hex characters, with `.zst` where it is compressed.

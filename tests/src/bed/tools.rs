@@ -6,7 +6,7 @@ use std::process::Stdio;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
-use crate::bed::{Bed, assets, enter};
+use crate::bed::{Bed, assets, beside_the_program, enter};
 use crate::error::{Doing as _, Error, Result};
 
 impl Bed {
@@ -22,14 +22,25 @@ impl Bed {
 
     /// Runs kubectl with something on its standard input.
     pub async fn kubectl_with(&self, args: &[&str], input: Option<&str>) -> Result<String> {
+        Ok(self.kubectl_said(args, input).await?.0)
+    }
+
+    /// Runs kubectl and returns what it printed and what it warned of.
+    pub async fn kubectl_said(&self, args: &[&str], input: Option<&str>) -> Result<(String, String)> {
         let kubectl = assets::control_plane("kubectl", assets::KUBERNETES)?;
         run(self.tool(&kubectl), "kubectl", args, input).await
+    }
+
+    /// Runs the product's own binary outside of any Pod, and returns what it printed.
+    pub async fn product(&self, args: &[&str]) -> Result<String> {
+        let product = beside_the_program("garage-holdfast");
+        Ok(run(self.tool(&product), "garage-holdfast", args, None).await?.0)
     }
 
     /// Runs helm as the administrator and returns what it printed; fails when it does.
     pub async fn helm(&self, args: &[&str]) -> Result<String> {
         let helm = assets::control_plane("helm", assets::KUBERNETES)?;
-        run(self.tool(&helm), "helm", args, None).await
+        Ok(run(self.tool(&helm), "helm", args, None).await?.0)
     }
 
     /// Installs (or upgrades) the product by its chart as release `garage-holdfast` in the namespace of the
@@ -84,7 +95,12 @@ pub fn workspace() -> PathBuf {
     tests.parent().unwrap_or(tests).to_owned()
 }
 
-async fn run(mut command: Command, name: &str, args: &[&str], input: Option<&str>) -> Result<String> {
+async fn run(
+    mut command: Command,
+    name: &str,
+    args: &[&str],
+    input: Option<&str>,
+) -> Result<(String, String)> {
     let mut child = command
         .args(args)
         .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
@@ -100,7 +116,7 @@ async fn run(mut command: Command, name: &str, args: &[&str], input: Option<&str
     let output = child.wait_with_output().await.doing(|| format!("running {name}"))?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
-        return Ok(stdout);
+        return Ok((stdout, String::from_utf8_lossy(&output.stderr).into_owned()));
     }
     Err(Error::Command {
         command: format!("{name} {}", args.join(" ")),

@@ -23,6 +23,9 @@ enum What {
         /// Garage's version
         #[arg(long, default_value = assets::GARAGE)]
         garage: String,
+        /// Only the control plane: no Nodes, no product, no site
+        #[arg(long)]
+        bare: bool,
     },
     /// Tell the product's story, step by step
     Demo {
@@ -41,7 +44,7 @@ enum What {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if !bed::enter::is_inside()
-        && let Err(error) = ready()
+        && let Err(error) = ready(&arguments)
     {
         eprintln!("{error}");
         return ExitCode::FAILURE;
@@ -57,8 +60,11 @@ fn main() -> ExitCode {
 }
 
 /// What must be there before a bed makes sense: its binaries and the product's.
-fn ready() -> Result<()> {
+fn ready(arguments: &Arguments) -> Result<()> {
     assets::control_plane("kube-apiserver", assets::KUBERNETES)?;
+    if matches!(arguments.command, What::Up { bare: true, .. }) {
+        return Ok(());
+    }
     let product = bed::beside_the_program("garage-holdfast");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
@@ -82,8 +88,11 @@ fn play(arguments: &Arguments, root: &Path) -> Result<()> {
                 let options = demo::Options { keep: *keep, real_times: *real_times, garage: garage.clone() };
                 demo::run(root, &options).await
             }
-            What::Up { garage } => {
+            What::Up { garage, bare } => {
                 let bed = Bed::start(root, &bed::Options::default()).await?;
+                if *bare {
+                    return demo::keep(&bed).await;
+                }
                 let site = holdfast_tests::site::Site::new(garage);
                 site.prepare(&bed).await?;
                 bed.install(&[]).await?;
