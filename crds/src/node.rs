@@ -2,6 +2,7 @@
 //!
 //! Whoever decides from a list of GarageNodes counts one that cannot be read as "the list cannot be read" (O3).
 
+use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -85,12 +86,12 @@ pub struct GarageNodeSpec {
     pub pod: PodFields,
     /// Overrides the cluster's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::objects")]
-    pub env: Vec<Value>,
+    #[schemars(schema_with = "schema::core::<Vec<EnvVar>>")]
+    pub env: Vec<EnvVar>,
     /// Overrides the cluster's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::objects")]
-    pub env_from: Vec<Value>,
+    #[schemars(schema_with = "schema::core::<Vec<EnvFromSource>>")]
+    pub env_from: Vec<EnvFromSource>,
     /// How others reach it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NodeNetwork>,

@@ -1,5 +1,6 @@
 //! Schemas of what is stored whole and not described: core types would make the CRDs larger than Kubernetes takes.
 
+use schemars::transform::{self, Transform};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::json;
 
@@ -8,22 +9,21 @@ pub fn object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
 }
 
-/// A list of any objects.
-pub fn objects(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "array", "items": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } })
+/// A core type of Kubernetes, without its descriptions: they would make the definition larger than Kubernetes takes.
+pub fn core<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = T::json_schema(generator);
+    transform::transform_subschemas(&mut RemoveDescriptions, &mut schema);
+    schema.remove("description");
+    schema
 }
 
-/// Environment variables: any, but their names are known to rules.
-pub fn env(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({
-        "type": "array",
-        "items": {
-            "type": "object",
-            "required": ["name"],
-            "properties": { "name": { "type": "string" } },
-            "x-kubernetes-preserve-unknown-fields": true,
-        },
-    })
+struct RemoveDescriptions;
+
+impl Transform for RemoveDescriptions {
+    fn transform(&mut self, schema: &mut Schema) {
+        schema.remove("description");
+        transform::transform_subschemas(self, schema);
+    }
 }
 
 /// A number or a percentage.

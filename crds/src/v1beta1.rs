@@ -164,10 +164,10 @@ pub struct StorageSpec {
     pub pvc_retention_policy: Option<PvcRetentionPolicy>,
     /// Environment of the garage container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::env")]
+    #[schemars(schema_with = "schema::core::<Vec<EnvVar>>")]
     pub env: Vec<EnvVar>,
     /// Environment from elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::objects")]
+    #[schemars(schema_with = "schema::core::<Vec<EnvFromSource>>")]
     pub env_from: Vec<EnvFromSource>,
 }

@@ -172,9 +172,10 @@ pub struct StorageTier {
     /// Its disruption budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_disruption_budget: Option<PodDisruptionBudgetSpec>,
-    /// Whether roles follow the spec.
+    /// Whether roles follow the spec. Any word when read: v1beta1 takes any, and conversion keeps it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub layout_policy: Option<LayoutPolicy>,
+    #[schemars(with = "Option<LayoutPolicy>")]
+    pub layout_policy: Option<String>,
     /// Pools of members that are bound to a Kubernetes Node and its disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
@@ -184,11 +185,11 @@ pub struct StorageTier {
     pub pod: PodFields,
     /// Environment of the default group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::env")]
+    #[schemars(schema_with = "schema::core::<Vec<EnvVar>>")]
     pub env: Vec<EnvVar>,
     /// Environment from elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::objects")]
+    #[schemars(schema_with = "schema::core::<Vec<EnvFromSource>>")]
     pub env_from: Vec<EnvFromSource>,
 }
 
@@ -298,11 +299,11 @@ pub struct PoolPodTemplate {
     pub pod: PodFields,
     /// Environment of the garage container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::env", extend("maxItems" = 256))]
+    #[schemars(schema_with = "schema::core::<Vec<EnvVar>>", extend("maxItems" = 256))]
     pub env: Vec<EnvVar>,
     /// Environment from elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::objects")]
+    #[schemars(schema_with = "schema::core::<Vec<EnvFromSource>>")]
     pub env_from: Vec<EnvFromSource>,
 }
 
@@ -336,11 +337,11 @@ pub struct GatewayTier {
     pub pod: PodFields,
     /// Environment of the garage container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::env")]
+    #[schemars(schema_with = "schema::core::<Vec<EnvVar>>")]
     pub env: Vec<EnvVar>,
     /// Environment from elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::objects")]
+    #[schemars(schema_with = "schema::core::<Vec<EnvFromSource>>")]
     pub env_from: Vec<EnvFromSource>,
 }
 

@@ -24,28 +24,29 @@ pub struct LocalSecretRef {
     pub name: String,
 }
 
-/// Pod fields that each tier has, and in v1beta1 the spec itself. Core types are stored whole and not described.
+/// Pod fields that each tier has, and in v1beta1 the spec itself. The
+/// schema of a core type is Kubernetes' own without its words, so that what is stored can be read.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodFields {
     /// Of the garage container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::object")]
+    #[schemars(schema_with = "schema::core::<ResourceRequirements>")]
     pub resources: Option<ResourceRequirements>,
     /// Nodes that may run it. Not in a pool.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
     /// Taints that it bears.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::objects")]
+    #[schemars(schema_with = "schema::core::<Vec<Toleration>>")]
     pub tolerations: Vec<Toleration>,
     /// Where it likes to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::object")]
+    #[schemars(schema_with = "schema::core::<Affinity>")]
     pub affinity: Option<Affinity>,
     /// How it spreads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::objects")]
+    #[schemars(schema_with = "schema::core::<Vec<TopologySpreadConstraint>>")]
     pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
     /// Its annotations.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -58,11 +59,11 @@ pub struct PodFields {
     pub priority_class_name: Option<String>,
     /// Its security context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::object")]
+    #[schemars(schema_with = "schema::core::<PodSecurityContext>")]
     pub security_context: Option<PodSecurityContext>,
     /// That of the garage container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::object")]
+    #[schemars(schema_with = "schema::core::<SecurityContext>")]
     pub container_security_context: Option<SecurityContext>,
 }
 
