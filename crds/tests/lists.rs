@@ -1,5 +1,5 @@
 //! Reading objects as others wrote them: one that cannot be read never hides the rest.
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::result_large_err, missing_docs)]
 
 use holdfast_crds::node::{Backing, GarageNode};
 use holdfast_crds::status::Phase;

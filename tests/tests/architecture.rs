@@ -9,7 +9,7 @@ use serde_json::Value;
 
 fn metadata() -> Value {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["metadata", "--format-version", "1", "--locked", "--offline"])
+        .args(["metadata", "--format-version", "1", "--no-deps"])
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .output()
         .unwrap();
@@ -19,13 +19,10 @@ fn metadata() -> Value {
 
 /// Direct normal and build dependencies of each workspace member, by name.
 fn direct(metadata: &Value) -> BTreeMap<String, BTreeSet<String>> {
-    let members: BTreeSet<&str> =
-        metadata["workspace_members"].as_array().unwrap().iter().map(|m| m.as_str().unwrap()).collect();
     metadata["packages"]
         .as_array()
         .unwrap()
         .iter()
-        .filter(|p| members.contains(p["id"].as_str().unwrap()))
         .map(|p| {
             let dependencies = p["dependencies"].as_array().unwrap().iter();
             let names = dependencies
