@@ -227,8 +227,7 @@ impl Case {
         !self.unknown.is_empty()
     }
 
-    /// What is wrong with an outcome; `None` when it is as expected. `rule` and `undecided` are only compared where
-    /// the caller can see them.
+    /// What is wrong with an outcome; `None` when it is as expected.
     pub fn differs(&self, outcome: &Outcome) -> Option<String> {
         let expect = &self.expect;
         let shown = || format!("got {outcome:?}");
@@ -239,10 +238,8 @@ impl Case {
         if !has(&outcome.message, &expect.message) {
             return Some(format!("expected a message with {:?}, {}", expect.message, shown()));
         }
-        if let (Some(rule), Some(expected)) = (&outcome.rule, &expect.rule)
-            && rule != expected
-        {
-            return Some(format!("expected rule {expected}, {}", shown()));
+        if outcome.rule != expect.rule {
+            return Some(format!("expected rule {:?}, {}", expect.rule, shown()));
         }
         match expect.warning.as_deref() {
             Some("") if !outcome.warnings.is_empty() => Some(format!("expected no warning, {}", shown())),
@@ -259,7 +256,7 @@ impl Case {
 pub struct Outcome {
     /// Whether it passed.
     pub allowed: bool,
-    /// The rule, where it can be seen; a message of the product begins with it.
+    /// The rule; a message of the product begins with it.
     pub rule: Option<String>,
     /// The message of the refusal.
     pub message: String,

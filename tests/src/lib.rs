@@ -3,6 +3,7 @@
 //! A real Kubernetes control plane, real Garage processes, and the product installed by its own chart,
 //! inside namespaces of their own: no cluster, no container runtime, no root. Everything ends with the bed.
 
+pub mod admission_api;
 pub mod admission_cases;
 pub mod agent;
 pub mod bed;

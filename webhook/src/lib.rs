@@ -26,9 +26,25 @@
 //!
 //! - [`CLUSTER_PATH`]: `garageclusters`, `CREATE` and `UPDATE`, `apiVersions: [v1beta1, v1beta2]`. With both listed
 //!   each request comes in the version that the client wrote, so that V12 compares the carriers byte for byte;
-//!   with v1beta2 alone it still works, on the tiers that the carriers became.
-//! - [`NODE_PATH`]: `garagenodes` and `garagenodes/status`, `CREATE` and `UPDATE`, `apiVersions: [v1beta1]`.
+//!   with v1beta2 alone it still works, on the tiers that the carriers became. Match condition (any annotation,
+//!   since the size of all of them counts):
+//!   ```text
+//!   oldObject == null
+//!     ? has(object.metadata.annotations) || has(object.spec.gateway) || object.?spec.?storage.?nodeLocalPools.hasValue()
+//!     : object.metadata.?annotations != oldObject.metadata.?annotations
+//!       || object.?spec.?gateway != oldObject.?spec.?gateway
+//!       || object.?spec.?storage.?nodeLocalPools != oldObject.?spec.?storage.?nodeLocalPools
+//!   ```
+//! - [`NODE_PATH`]: `garagenodes` and `garagenodes/status`, `CREATE` and `UPDATE`, `apiVersions: [v1beta1]`. Match
+//!   condition, with `PIN` for `'garage.rajsingh.info/node-local-pool-recovery-node-id'`:
+//!   ```text
+//!   oldObject == null
+//!     ? object.metadata.?annotations[?PIN].hasValue()
+//!     : object.metadata.?annotations[?PIN] != oldObject.metadata.?annotations[?PIN]
+//!       || object.?status.?nodeId != oldObject.?status.?nodeId
+//!   ```
 //! - [`CONVERT_PATH`]: the conversion stanza of the GarageCluster CRD, review version `v1`.
+//! - `failurePolicy: Fail`, `timeoutSeconds: 5`, `sideEffects: None`, `admissionReviewVersions: [v1]`.
 //!
 //! `/convert` needs neither leadership, nor Garage, nor a cache, nor the API server.
 
