@@ -8,6 +8,8 @@ pub mod convert;
 pub mod crd;
 pub mod ids;
 pub mod lenient;
+pub mod lint;
+pub mod manifest;
 pub mod names;
 pub mod node;
 pub mod requests;

@@ -25,6 +25,7 @@ mod raw;
 mod reference;
 pub mod review;
 pub mod scan;
+pub mod stream;
 #[cfg(test)]
 mod table_tests;
 
