@@ -34,7 +34,7 @@ use holdfast_crds::v1beta2::GarageCluster;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 
-use crate::act::Action;
+use crate::act::{Action, Outcome};
 use crate::observe::Observation;
 use condition::{PoolsCondition, Problem};
 use membership::Members;
@@ -89,6 +89,18 @@ pub struct PoolStep {
     pub status: Option<status::ClusterPart>,
     /// Another pass is due then at the latest, because time alone changes something.
     pub wake_after: Option<jiff::SignedDuration>,
+}
+
+impl PoolStep {
+    /// Notes what became of `actions[index]`: a worker variable that was set is not set again in the same run
+    /// of the process.
+    pub fn note(&self, index: usize, outcome: &Outcome, memory: &mut Memory) {
+        if let (Some(run), true, Some(Action::SetWorkerVariable { variable, value, .. })) =
+            (self.variables.get(&index), outcome.executed(), self.actions.get(index))
+        {
+            memory.variables.entry(run.clone()).or_default().insert(variable.clone(), value.clone());
+        }
+    }
 }
 
 /// Names of the Secrets that a pass must read for the pools of this cluster, given those that it has

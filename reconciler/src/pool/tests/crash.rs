@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::world::{World, id};
-use crate::act::Kind;
+use crate::act::{Answer, Kind, Outcome};
 
 #[test]
 fn a_site_comes_up_in_one_layout_version_and_is_then_quiet() {
@@ -134,4 +134,41 @@ fn worker_variables_are_set_after_every_start() {
     let planned = world.plan();
     assert_eq!(planned.actions.len(), 6);
     assert_eq!(planned.variables.len(), 6);
+    let mut memory = crate::pool::Memory::default();
+    for index in 0..planned.actions.len() {
+        planned.note(index, &Outcome::Executed(Answer::Done), &mut memory);
+    }
+    assert_eq!(memory.variables.values().map(std::collections::BTreeMap::len).sum::<usize>(), 6);
+}
+
+#[test]
+fn the_shell_finds_every_running_process_and_the_token_it_takes() {
+    let mut world = World::new(&["kn-1", "kn-2", "kn-3"]);
+    world.settle();
+    let observation = world.observe();
+    let memory = world.memory(&observation);
+    let (endpoints, _) = crate::observe::kubernetes::endpoints(&observation.kubernetes, &memory).unwrap();
+    let found: Vec<(String, Option<holdfast_crds::ids::NodeId>)> =
+        endpoints.iter().map(|endpoint| (endpoint.address.to_string(), endpoint.node)).collect();
+    assert_eq!(
+        found,
+        [
+            ("10.20.1.11:3903".to_owned(), Some(id(0x11))),
+            ("10.20.1.12:3903".to_owned(), Some(id(0x22))),
+            ("10.20.1.13:3903".to_owned(), Some(id(0x33))),
+        ]
+    );
+}
+
+#[test]
+fn a_pass_reads_only_the_secrets_that_the_site_names() {
+    let mut world = World::new(&["kn-1", "kn-2", "kn-3"]);
+    world.settle();
+    let view = world.observe().kubernetes;
+    let none = std::collections::BTreeMap::new();
+    let first = crate::pool::secrets_to_read(&view.cluster, &world.settings, &none);
+    assert_eq!(first.iter().collect::<Vec<_>>(), ["site-a-admin", "site-a-rpc-secret"]);
+    let second = crate::pool::secrets_to_read(&view.cluster, &world.settings, &view.secrets);
+    assert!(second.contains("site-a-credentials-7b5744d04e99a2f3"));
+    assert_eq!(second.len(), 3);
 }
