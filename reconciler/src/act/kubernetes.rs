@@ -143,21 +143,20 @@ pub(super) async fn delete(client: &Client, target: &Target, uid: &str) -> Outco
     }
 }
 
-/// Events are a courtesy: core `v1` Events, one object for each distinct reason and note.
+/// Events are a courtesy: one object for each distinct reason and note, so that a repeated one is no write.
 pub(super) async fn publish(client: &Client, event: &Event) -> Outcome {
     let regarding = &event.regarding;
     let namespace = regarding.namespace.as_deref().unwrap_or("default");
-    let now = jiff::Timestamp::now();
     let digest = {
         use sha2::{Digest, Sha256};
         hex::encode(&Sha256::digest(format!("{}\0{}\0{}", event.uid, event.reason, event.note))[..8])
     };
     let name = format!("{}.{digest}", regarding.name);
     let body = json!({
-        "apiVersion": "v1",
+        "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": { "name": name, "namespace": namespace },
-        "involvedObject": {
+        "regarding": {
             "apiVersion": regarding.kind.api_version(),
             "kind": regarding.kind.as_str(),
             "namespace": regarding.namespace,
@@ -166,17 +165,17 @@ pub(super) async fn publish(client: &Client, event: &Event) -> Outcome {
         },
         "type": if event.warning { "Warning" } else { "Normal" },
         "reason": event.reason,
-        "message": event.note,
-        "source": { "component": FIELD_MANAGER },
-        "firstTimestamp": now.round(jiff::Unit::Second).unwrap_or(now).to_string(),
-        "lastTimestamp": now.round(jiff::Unit::Second).unwrap_or(now).to_string(),
-        "count": 1,
+        "note": event.note,
+        "action": event.reason,
+        "reportingController": FIELD_MANAGER,
+        "reportingInstance": FIELD_MANAGER,
+        "eventTime": format!("{:.6}", jiff::Timestamp::now()),
     });
     let target = Target::namespaced(regarding.kind, namespace, &name);
     let resource = kube::api::ApiResource {
-        group: String::new(),
+        group: "events.k8s.io".to_owned(),
         version: "v1".to_owned(),
-        api_version: "v1".to_owned(),
+        api_version: "events.k8s.io/v1".to_owned(),
         kind: "Event".to_owned(),
         plural: "events".to_owned(),
     };
