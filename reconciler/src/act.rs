@@ -24,8 +24,9 @@ use crate::observe::{Layout, Role, StagedChange};
 pub const FIELD_MANAGER: &str = "garage-holdfast";
 
 /// How long one action may take (`architecture.md`: every call has a deadline): a read and a write of a
-/// starved Garage fit in.
-pub const DEADLINE: Duration = Duration::from_secs(20);
+/// starved Garage fit in. Less than what is always left of a renewed lease (15 s, renewed every 2 s within 4 s),
+/// or the leader would never act.
+pub const DEADLINE: Duration = Duration::from_secs(9);
 
 /// A repair that the proof launches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
