@@ -127,6 +127,31 @@ pub enum Action {
     },
 }
 
+impl Action {
+    /// Its kind and object, for the log: never what it carries, which may be a Secret.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Create(object) => format!("create {}", object.target()),
+            Self::Update(object) => format!("update {}", object.target()),
+            Self::Patch { target, dry_run: true, .. } => format!("dry run of a patch of {target}"),
+            Self::Patch { target, .. } => format!("patch {target}"),
+            Self::MergeStatus { target, .. } => format!("status of {target}"),
+            Self::Delete { target, .. } => format!("delete {target}"),
+            Self::Event(event) => format!("event {} on {}", event.reason, event.regarding),
+            Self::ConnectNodes { at, .. } => format!("ConnectClusterNodes at {at}"),
+            Self::UpdateLayout { base, .. } => format!("UpdateClusterLayout on version {base}"),
+            Self::ApplyLayout { version, .. } => format!("ApplyClusterLayout of version {version}"),
+            Self::SkipDeadNodes { version, .. } => format!("ClusterLayoutSkipDeadNodes of version {version}"),
+            Self::LaunchRepair { node, kind } => {
+                format!("LaunchRepairOperation {kind:?} on {}", node.short())
+            }
+            Self::SetWorkerVariable { node, variable, .. } => {
+                format!("SetWorkerVariable {variable} on {}", node.short())
+            }
+        }
+    }
+}
+
 /// A peer to introduce: `<id>@<address>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Peer {

@@ -4,6 +4,8 @@
 //! the shell reads, calls it, and performs the [`act::Action`]s it returned.
 
 pub mod act;
+pub mod caches;
+pub mod controller;
 pub mod garage;
 pub mod lease;
 pub mod observe;

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use holdfast_crds::lint::{Live, Report, lint};
+use holdfast_crds::lint::{Live, Offline, Report, lint};
 
 use super::convert::read_file;
+use super::live::Cluster;
 
 /// How the report is written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -36,8 +37,22 @@ pub struct Args {
     pub context: Option<String>,
 }
 
+/// Judges with or without a cluster at hand, as the arguments say.
+pub fn main(args: &Args) -> ExitCode {
+    match &args.context {
+        None => run(args, &Offline),
+        Some(context) => match Cluster::connect(context) {
+            Ok(cluster) => run(args, &cluster),
+            Err(what) => {
+                eprintln!("error: {what}");
+                ExitCode::from(2)
+            }
+        },
+    }
+}
+
 /// Judges and prints. 0: nothing found, 1: something would be refused, 2: a file cannot be read.
-pub fn run(args: &Args, live: &dyn Live) -> ExitCode {
+fn run(args: &Args, live: &dyn Live) -> ExitCode {
     let mut report = Report::default();
     for path in &args.paths {
         let judged = files(path).and_then(|files| {

@@ -1,4 +1,6 @@
-//! Subcommands that need no cluster: files in, text out.
+//! Subcommands that need no leader: they print and end.
 
 pub mod convert;
+pub mod crds;
 pub mod lint;
+pub mod live;

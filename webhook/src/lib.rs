@@ -5,11 +5,11 @@
 //! ```no_run
 //! # use std::sync::Arc;
 //! # use holdfast_webhook::{CertSlot, Config, KubeLookups, Server};
-//! # async fn wire(client: kube::Client, nodes: kube::runtime::reflector::Store<holdfast_crds::node::GarageNode>) -> Result<(), holdfast_webhook::Error> {
+//! # async fn wire(client: kube::Client, nodes: kube::runtime::reflector::Store<kube::core::DeserializeGuard<holdfast_crds::node::GarageNode>>) -> Result<(), holdfast_webhook::Error> {
 //! // Somebody else fills and swaps this slot; the server only reads it.
 //! let slot = Arc::new(arc_swap::ArcSwapOption::<rustls::sign::CertifiedKey>::empty());
 //! let mut registry = prometheus_client::registry::Registry::with_prefix("garage_holdfast");
-//! let lookups = Arc::new(KubeLookups::new(client, nodes, std::time::Duration::from_secs(2)));
+//! let lookups = Arc::new(KubeLookups::new(client, vec![nodes], std::time::Duration::from_secs(2)));
 //! let shutdown = tokio_util::sync::CancellationToken::new();
 //!
 //! let server = Server::bind(Config::new(([0, 0, 0, 0], 9443).into()), CertSlot::new(slot), lookups, &mut registry)?;
@@ -64,6 +64,6 @@ mod uid;
 pub use admission::NoLookups;
 pub use cert::CertSlot;
 pub use config::Config;
-pub use lookup::{KubeLookups, Lookups};
+pub use lookup::{KubeLookups, Lookups, member};
 pub use route::{CLUSTER_PATH, CONVERT_PATH, NODE_PATH};
 pub use server::{Error, Readiness, Server, serve};

@@ -7,6 +7,8 @@ use futures::future::{BoxFuture, FutureExt};
 use holdfast_crds::names::annotation::node::RECOVERY_PIN;
 use holdfast_crds::node::{Backing, GarageNode};
 use holdfast_crds::validate::{ClusterView, Fact, Member, Parent};
+use kube::ResourceExt;
+use kube::core::DeserializeGuard;
 use kube::runtime::reflector::Store;
 
 /// Where the server gets facts. Whatever it cannot get it reports as [`Fact::Unknown`]: the rule then refuses.
@@ -21,14 +23,18 @@ pub trait Lookups: Send + Sync + 'static {
 /// Lookups over a reflector's store and a client.
 pub struct KubeLookups {
     client: kube::Client,
-    nodes: Store<GarageNode>,
+    nodes: Vec<Store<DeserializeGuard<GarageNode>>>,
     deadline: Duration,
 }
 
 impl KubeLookups {
-    /// `nodes` is the store of a reflector over all GarageNodes; `deadline` is for a live read and must leave room
+    /// `nodes` are the stores of reflectors over GarageNodes, one for each watched namespace or one for all; `deadline` is for a live read and must leave room
     /// in the admission deadline (2 s is a good value).
-    pub const fn new(client: kube::Client, nodes: Store<GarageNode>, deadline: Duration) -> Self {
+    pub const fn new(
+        client: kube::Client,
+        nodes: Vec<Store<DeserializeGuard<GarageNode>>>,
+        deadline: Duration,
+    ) -> Self {
         Self { client, nodes, deadline }
     }
 
@@ -64,10 +70,24 @@ impl KubeLookups {
 
 impl Lookups for KubeLookups {
     fn members(&self, namespace: &str, cluster: &str) -> Fact<Vec<Member>> {
-        if !matches!(self.nodes.wait_until_ready().now_or_never(), Some(Ok(()))) {
+        let ready = |store: &Store<DeserializeGuard<GarageNode>>| {
+            matches!(store.wait_until_ready().now_or_never(), Some(Ok(())))
+        };
+        if !self.nodes.iter().all(ready) {
             return Fact::Unknown(Cow::Borrowed("the list of GarageNodes is not read yet"));
         }
-        Fact::Known(self.nodes.state().iter().filter_map(|n| member(n, namespace, cluster)).collect())
+        let mut members = Vec::new();
+        for node in self.nodes.iter().flat_map(Store::state) {
+            match &node.0 {
+                Ok(node) => members.extend(member(node, namespace, cluster)),
+                // Nobody knows whose it is.
+                Err(_) if node.namespace().as_deref() == Some(namespace) => {
+                    return Fact::Unknown(Cow::Borrowed("a GarageNode of this namespace does not parse"));
+                }
+                Err(_) => {}
+            }
+        }
+        Fact::Known(members)
     }
 
     fn parent<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Fact<Option<Parent>>> {
@@ -84,7 +104,7 @@ impl Lookups for KubeLookups {
 }
 
 /// The member that a GarageNode is; none when it is not of a pool of that cluster.
-fn member(node: &GarageNode, namespace: &str, cluster: &str) -> Option<Member> {
+pub fn member(node: &GarageNode, namespace: &str, cluster: &str) -> Option<Member> {
     if node.metadata.namespace.as_deref() != Some(namespace) {
         return None;
     }

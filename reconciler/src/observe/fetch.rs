@@ -302,7 +302,8 @@ async fn per_node<T, F: Future<Output = Result<T, Error>>>(
         (answers, Silence::Missing)
     } else {
         let one = &one;
-        let asks = expected.iter().map(|&id| async move { (id, one(id).await.map_err(Error::silence)) });
+        let asks =
+            expected.iter().map(|&id| async move { (id, one(id).await.map_err(Error::silence)) }).collect();
         (until(end, limits, asks).await, Silence::TimedOut)
     };
     for &id in expected {
@@ -311,11 +312,11 @@ async fn per_node<T, F: Future<Output = Result<T, Error>>>(
     answers
 }
 
-/// Runs bounded in number, and keeps what is there when the pass's time is over.
+/// Runs bounded in number (from a list: a lazy iterator's closures would keep the future from being `Send`), and keeps what is there when the pass's time is over.
 async fn until<K: Ord, T, F: Future<Output = (K, T)>>(
     end: Instant,
     limits: &Limits,
-    asks: impl Iterator<Item = F>,
+    asks: Vec<F>,
 ) -> BTreeMap<K, T> {
     let mut answers = BTreeMap::new();
     let mut running = std::pin::pin!(stream::iter(asks).buffer_unordered(limits.at_once.max(1)));
@@ -361,7 +362,8 @@ async fn by_identity<'a, T, F: Future<Output = Result<T, Error>>>(
     let asks = sites
         .iter()
         .enumerate()
-        .map(|(place, site)| async move { (place, ask(site).await.map_err(Error::silence)) });
+        .map(|(place, site)| async move { (place, ask(site).await.map_err(Error::silence)) })
+        .collect();
     let mut answers = until(end, limits, asks).await;
     sites
         .iter()
@@ -408,10 +410,13 @@ async fn metrics(
     limits: &Limits,
     end: Instant,
 ) -> BTreeMap<NodeId, u64> {
-    let asks = sites.iter().filter_map(|site| {
-        let id = site.endpoint.node?;
-        Some(async move { (id, site.client.failed_table_syncs(token).await) })
-    });
+    let asks = sites
+        .iter()
+        .filter_map(|site| {
+            let id = site.endpoint.node?;
+            Some(async move { (id, site.client.failed_table_syncs(token).await) })
+        })
+        .collect();
     until(end, limits, asks).await.into_iter().filter_map(|(id, sum)| Some((id, sum.ok()?))).collect()
 }
 

@@ -29,6 +29,21 @@ pub struct GarageView {
     pub calls: u32,
 }
 
+impl GarageView {
+    /// Of a pass that could not ask.
+    pub const fn not_observed(why: NotObserved) -> Self {
+        Self {
+            core: Err(why),
+            workers: BTreeMap::new(),
+            block_errors: BTreeMap::new(),
+            peer_views: None,
+            sync_rpc_errors: BTreeMap::new(),
+            rpc_timeouts: BTreeMap::new(),
+            calls: 0,
+        }
+    }
+}
+
 /// Why Garage counts as not observed (O3). A fixed phrase, never raw error text (section 9).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotObserved {

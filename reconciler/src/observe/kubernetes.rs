@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use holdfast_crds::ids::NodeId;
 use holdfast_crds::names::label;
 use holdfast_crds::node::GarageNode;
 use holdfast_crds::v1beta2::GarageCluster;
@@ -19,7 +20,7 @@ use kube::{Resource, ResourceExt};
 
 use super::Endpoint;
 use crate::garage::Http;
-use crate::pool::{Memory, Settings, identity};
+use crate::pool::{Incarnation, Memory, Settings, identity};
 
 /// The objects one pass saw. Shared with the caches, never cloned.
 #[derive(Debug, Clone)]
@@ -246,15 +247,26 @@ const AT_ONCE: usize = 16;
 /// same UID, address and run (`compat.md` 4). In steady state there is nobody to ask.
 pub async fn read_identities(view: &KubernetesView, memory: &mut Memory, http: &Http, client: &kube::Client) {
     identity::forget(view, memory);
-    let asked = identity::unread(view, memory).into_iter().map(|(pod, run)| async move {
-        let token = admin_token(view, pod)?;
-        let asked = crate::garage::Client::new(http, admin_address(pod)?, token);
-        let id = asked.own_info().await.ok()?.node_id;
-        let api: Api<Pod> = Api::namespaced(client.clone(), pod.metadata.namespace.as_deref()?);
-        let now =
-            tokio::time::timeout(SECRET_DEADLINE, api.get(pod.metadata.name.as_deref()?)).await.ok()?.ok()?;
-        (identity::incarnation(&now).as_ref() == Some(&run)).then_some((run, id))
-    });
+    let asked: Vec<_> = identity::unread(view, memory)
+        .into_iter()
+        .map(|(pod, run)| who_is(view, pod, run, http, client))
+        .collect();
     let answers: Vec<_> = futures::stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
     memory.identities.extend(answers.into_iter().flatten());
+}
+
+async fn who_is(
+    view: &KubernetesView,
+    pod: &Pod,
+    run: Incarnation,
+    http: &Http,
+    client: &kube::Client,
+) -> Option<(Incarnation, NodeId)> {
+    let token = admin_token(view, pod)?;
+    let asked = crate::garage::Client::new(http, admin_address(pod)?, token);
+    let id = asked.own_info().await.ok()?.node_id;
+    let api: Api<Pod> = Api::namespaced(client.clone(), pod.metadata.namespace.as_deref()?);
+    let now =
+        tokio::time::timeout(SECRET_DEADLINE, api.get(pod.metadata.name.as_deref()?)).await.ok()?.ok()?;
+    (identity::incarnation(&now).as_ref() == Some(&run)).then_some((run, id))
 }

@@ -38,6 +38,31 @@ pub struct Timings {
     pub settled_start: i64,
 }
 
+impl Timings {
+    /// For test beds only, with a Garage whose `rpc_timeout` is a few seconds: every wait is long enough for
+    /// what it waits for there, and for nothing else.
+    pub fn short() -> Self {
+        Self {
+            clean_gap: 4,
+            pause: 3,
+            retry: 15,
+            silence: 20,
+            lost_launch: 20,
+            lost_passes: 3,
+            rpc_timeout: 7,
+            quiet_margin: 6,
+            quiet_min: 20,
+            anti_entropy: 30,
+            hold_down: 20,
+            follower_offset_min: 5,
+            follower_offset_max: 15,
+            stalled: 60,
+            progress_step: 5,
+            settled_start: 10,
+        }
+    }
+}
+
 impl Default for Timings {
     fn default() -> Self {
         Self {
