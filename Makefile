@@ -26,3 +26,8 @@ check: ## formatting, lints, unit and property tests; no bed
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo test --locked --workspace --exclude holdfast-tests
 	cargo test --locked --package holdfast-tests --lib
+
+.PHONY: fuzz
+fuzz: ## fuzz conversion, annotations, reviews and manifests, SECONDS each (600); needs nightly and cargo-fuzz
+	@cd tests/fuzz && for target in conversion annotations reviews manifests; do \
+	  cargo +nightly fuzz run $$target -- -max_total_time=$(or $(SECONDS),600) || exit 1; done

@@ -59,9 +59,9 @@ const TOPS: u128 = ONES << 7;
 const fn specials(bytes: u128) -> u128 {
     let quote = bytes ^ (ONES * b'"' as u128);
     let backslash = bytes ^ (ONES * b'\\' as u128);
-    ((quote.wrapping_sub(ONES) & !quote)
-        | (backslash.wrapping_sub(ONES) & !backslash)
-        | (bytes.wrapping_sub(ONES * 0x20) & !bytes))
+    // The top bits of all three are those of `bytes`: past ASCII nothing is marked.
+    (quote.wrapping_sub(ONES) | backslash.wrapping_sub(ONES) | bytes.wrapping_sub(ONES * 0x20))
+        & !bytes
         & TOPS
 }
 
@@ -73,7 +73,8 @@ fn byte(text: &[u8], pos: usize) -> u8 {
 
 #[inline]
 fn skip_space(text: &[u8], mut pos: usize) -> usize {
-    while matches!(byte(text, pos), b' ' | b'\n' | b'\r' | b'\t') {
+    // Most often there is none, which one comparison tells.
+    while byte(text, pos) <= b' ' && matches!(byte(text, pos), b' ' | b'\n' | b'\r' | b'\t') {
         pos += 1;
     }
     pos
