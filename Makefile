@@ -10,10 +10,11 @@ help: ## this list
 assets: ## build the control plane and Garage that the bed runs (once, about 20 minutes on 2 cores)
 	@tests/assets.sh
 
+# Not by `cargo run`: for one package alone it builds every dependency again, with other features.
 .PHONY: demo
 demo: assets ## the story on one terminal; KEEP=1 leaves it running, REAL_TIMES=1 uses the product's own waits
 	@cargo build --locked --workspace --bins
-	@cargo run --quiet --locked --package holdfast-tests --bin holdfast-bed -- demo \
+	@$${CARGO_TARGET_DIR:-target}/debug/holdfast-bed demo \
 	  $(if $(REAL_TIMES),--real-times) $(if $(KEEP),--keep) $(if $(GARAGE),--garage $(GARAGE))
 
 .PHONY: test

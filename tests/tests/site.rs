@@ -72,7 +72,7 @@ async fn the_crds_are_accepted_without_a_warning(bed: Arc<Bed>) -> TestResult {
 
 async fn the_schema_refuses_bad_values(bed: Arc<Bed>) -> TestResult {
     let mut base = site();
-    base.namespace = "default".to_owned();
+    "default".clone_into(&mut base.namespace);
     let bad_spec = [
         (json!({"replication": {"factor": 9}}), "factor"),
         (json!({"replication": {"consistencyMode": "sometimes"}}), "consistencyMode"),
@@ -338,7 +338,7 @@ async fn bad_input_has_one_clear_condition_and_changes_nothing(bed: Arc<Bed>) ->
         let mut site = site();
         (site.namespace, site.name) = (format!("bad-{name}"), format!("site-{name}"));
         site.pools = vec![Pool::new("spare", &[])];
-        site.pools[0].host_path_type = "DirectoryOrCreate".to_owned();
+        "DirectoryOrCreate".clone_into(&mut site.pools[0].host_path_type);
         site
     };
     let pool = |name: &str, label: Value, path: &str| {

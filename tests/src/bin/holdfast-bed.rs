@@ -1,10 +1,10 @@
 //! Starts the test bed, or plays the demo on it.
 
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use holdfast_tests::bed::{self, Bed, assets, tools};
+use holdfast_tests::bed::{self, Bed, assets};
 use holdfast_tests::demo;
 use holdfast_tests::{Error, Result};
 
@@ -66,15 +66,10 @@ fn ready(arguments: &Arguments) -> Result<()> {
         return Ok(());
     }
     let product = bed::beside_the_program("garage-holdfast");
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo
-        .args(["build", "--quiet", "--locked", "--package", "garage-holdfast"])
-        .current_dir(tools::workspace());
-    if product.components().any(|part| part.as_os_str() == "release") {
-        cargo.arg("--release");
+    if product.exists() {
+        return Ok(());
     }
-    let built = cargo.status().map_err(|error| Error::other(format!("starting cargo: {error}")))?;
-    if built.success() { Ok(()) } else { Err(Error::other("the product could not be built")) }
+    Err(Error::other(format!("{} is missing: cargo build --workspace --bins", product.display())))
 }
 
 fn play(arguments: &Arguments, root: &Path) -> Result<()> {

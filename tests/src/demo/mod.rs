@@ -2,6 +2,7 @@
 //! type. A step that did not happen ends it with an error.
 
 mod display;
+mod service;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ const OBJECT_SIZE: usize = 64 << 10;
 
 /// Tells the whole story in the bed's folder `root`. When it fails, the bed's state is part of the error.
 pub async fn run(root: &Path, options: &Options) -> Result<()> {
-    let mut show = Display::new(6);
+    let mut show = Display::new(9);
     show.step("A bed: a real Kubernetes control plane, a network and disks that can fail");
     let bed_options = bed::Options { real_times: options.real_times, ..bed::Options::default() };
     let bed = Arc::new(Bed::start(root, &bed_options).await?);
@@ -119,7 +120,15 @@ async fn story(bed: &Bed, options: &Options, show: &mut Display) -> Result<()> {
         show.text(&sentence(condition));
     }
     show.done("its progress is in the status");
-    Ok(())
+
+    service::refusals(bed, &site, show).await?;
+    service::verify(bed, &site, show, "after-the-first-objects", proof_limit(options)).await?;
+    service::read_back(show, &load).await
+}
+
+/// How long a proof may take: minutes with short waiting times, hours with the product's own.
+fn proof_limit(options: &Options) -> Duration {
+    Duration::from_secs(if options.real_times { 4 * 3600 } else { 900 })
 }
 
 /// The state of a site that comes up, on one line.
