@@ -77,6 +77,20 @@ enum BadReview {
     KindVersion { kind: &'static str, found: String, known: &'static str },
 }
 
+impl BadReview {
+    /// For the log: what is wrong, without a word of the payload.
+    fn label(&self) -> String {
+        match self {
+            Self::Unreadable(error) => error.to_string(),
+            Self::Version => "another review version".to_owned(),
+            Self::Lacks(what) => format!("the review has no {what}"),
+            Self::Operation(_) => "an unknown operation".to_owned(),
+            Self::Kind { expected, .. } => format!("another kind than {expected}"),
+            Self::KindVersion { kind, .. } => format!("an unknown version of {kind}"),
+        }
+    }
+}
+
 /// An answered review, for logs and metrics.
 #[derive(Debug)]
 pub(crate) struct Judged {
@@ -158,7 +172,7 @@ fn log(kind: Kind, uid: &str, request: &ReviewRequest<'_>, judged: &Judged) {
 }
 
 fn refuse_unread(kind: Kind, uid: &str, error: &BadReview, out: &mut Vec<u8>) -> Judged {
-    tracing::warn!(kind = kind_name(kind), uid = %Quoted(uid), %error, "an admission review cannot be judged");
+    tracing::warn!(kind = kind_name(kind), uid = %Quoted(uid), reason = error.label(), "an admission review cannot be judged");
     write_denied(uid, 400, "BadRequest", &error.to_string(), None, out);
     Judged { verdict: "unreadable", rule: "" }
 }
@@ -276,5 +290,81 @@ impl Lookups for NoLookups {
         _: &'a str,
     ) -> futures::future::BoxFuture<'a, Fact<Option<validate::Parent>>> {
         Box::pin(std::future::ready(Fact::default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn review() -> String {
+        let object = json!({"apiVersion": "garage.rajsingh.info/v1beta2", "kind": "GarageCluster",
+            "metadata": {"name": "a", "namespace": "b", "annotations": {
+                "garage.rajsingh.info/node-local-out-of-service": "fast/kn-1",
+                "garage.rajsingh.info/v1beta2-only": "other"}},
+            "spec": {"replication": {"factor": 3}, "storage": {"nodeLocalPools": [{"name": "fast"}]}, "gateway": null},
+            "status": {"nodeLocalService": {"pool": "fast", "phase": "Waiting"}}});
+        let gvk = json!({"group": "garage.rajsingh.info", "version": "v1beta2", "kind": "GarageCluster"});
+        let uid = "u-1";
+        // `uid` first, as the API server writes it.
+        format!(
+            r#"{{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{{"uid":"{uid}","kind":{gvk},"requestKind":{gvk},"operation":"UPDATE","object":{object},"oldObject":{object}}}}}"#
+        )
+    }
+
+    fn judge(body: &[u8]) -> Option<Value> {
+        let mut out = Vec::new();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let judged = runtime.block_on(answer(Kind::GarageCluster, body, &NoLookups, &mut out));
+        assert_eq!(judged.is_none(), out.is_empty());
+        judged.map(|_| serde_json::from_slice(&out).expect("the answer is JSON"))
+    }
+
+    #[test]
+    fn the_review_of_these_tests_is_allowed() {
+        assert_eq!(judge(review().as_bytes()).unwrap()["response"]["allowed"], true);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        #[test]
+        fn bytes_that_are_damaged_get_an_envelope_with_the_uid_or_none(
+            at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>(), length in 0usize..40,
+        ) {
+            let mut body = review().into_bytes();
+            let at = at.index(body.len());
+            if cut {
+                let end = (at + length).min(body.len());
+                body.drain(at..end);
+            } else {
+                body[at] = byte;
+            }
+            if let Some(answer) = judge(&body) {
+                let response = &answer["response"];
+                prop_assert!(response["allowed"].is_boolean());
+                prop_assert!(response["uid"].is_string());
+                prop_assert!(response.get("patch").is_none());
+            }
+        }
+
+        #[test]
+        fn a_review_cut_off_after_its_uid_is_refused_by_that_uid(keep in any::<prop::sample::Index>()) {
+            let whole = review();
+            let from = whole.find("u-1").unwrap() + 4;
+            let body = &whole.as_bytes()[..from + keep.index(whole.len() - from)];
+            let answer = judge(body).unwrap();
+            prop_assert_eq!(&answer["response"]["uid"], "u-1");
+            prop_assert_eq!(&answer["response"]["allowed"], false);
+        }
+
+        #[test]
+        fn any_bytes_at_all_do_no_harm(body in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(judge(&body).is_none());
+        }
     }
 }

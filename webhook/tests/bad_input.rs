@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::io::Write;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{Bed, CLUSTER, CONVERT, Client, NODE, cluster, update};
@@ -385,4 +387,66 @@ async fn an_idle_connection_is_closed_after_its_time() {
         tokio::time::sleep(Duration::from_millis(800)).await;
         assert!(client.try_send(CLUSTER, "application/json", body.clone().into()).await.is_err());
     }
+}
+
+/// Collects what is logged on this thread; the tests' runtime has no other.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn bad_input_leaves_a_log_line_without_its_payload() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter("holdfast_webhook=trace,holdfast_crds=trace")
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let bed = Bed::start();
+    *bed.facts.members.lock().unwrap() = common::members();
+    let secret = "s3cr3t-payload";
+    let good = update(&cluster(json!({"x": secret})), &cluster(json!({"x": secret})));
+    let with = |pointer: &str, value: Value| {
+        let mut review = good.clone();
+        *review.pointer_mut(pointer).unwrap() = value;
+        review.to_string()
+    };
+    let hold = json!({common::HOLD: format!("fast/{secret}")});
+    let bodies = [
+        format!("{{\"request\":{{\"uid\":\"u-1\",\"object\":\"{secret}"),
+        with("/request/operation", json!(secret)),
+        with("/request/kind/kind", json!(secret)),
+        with("/request/requestKind/version", json!(secret)),
+        with("/request/object/apiVersion", json!(secret)),
+        with("/request/object/spec", json!(secret)),
+        with("/request/object/metadata/annotations", json!([secret])),
+        update(&cluster(json!({})), &cluster(hold)).to_string(),
+        secret.to_owned(),
+    ];
+    for body in bodies {
+        for path in [CLUSTER, NODE, CONVERT] {
+            log.0.lock().unwrap().clear();
+            bed.send(path, "application/json", body.clone()).await;
+            let lines = String::from_utf8_lossy(&log.0.lock().unwrap()).into_owned();
+            assert!(!lines.contains(secret), "{lines}");
+            assert!(!lines.trim().is_empty(), "nothing was logged for {body:.80} to {path}");
+        }
+    }
+    log.0.lock().unwrap().clear();
+    let mut stream = TcpStream::connect(bed.address).await.unwrap();
+    stream.write_all(format!("GET /{secret} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
+    closes_within(&mut stream, SECOND).await;
+    let lines = String::from_utf8_lossy(&log.0.lock().unwrap()).into_owned();
+    assert!(lines.contains("handshake") && !lines.contains(secret), "{lines}");
 }
