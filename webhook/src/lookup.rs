@@ -28,8 +28,8 @@ pub struct KubeLookups {
 }
 
 impl KubeLookups {
-    /// `nodes` are the stores of reflectors over GarageNodes, one for each watched namespace or one for all; `deadline` is for a live read and must leave room
-    /// in the admission deadline (2 s is a good value).
+    /// `nodes` are the stores of reflectors over GarageNodes, one for each watched namespace or one for all;
+    /// `deadline` is for a live read and must leave room in the admission deadline (2 s is a good value).
     pub const fn new(
         client: kube::Client,
         nodes: Vec<Store<DeserializeGuard<GarageNode>>>,
@@ -157,9 +157,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_store_that_was_never_filled_is_unknown_and_an_empty_one_is_known() {
-        let (store, mut writer) = kube::runtime::reflector::store::<GarageNode>();
+        let (store, mut writer) = kube::runtime::reflector::store::<DeserializeGuard<GarageNode>>();
         let service = unreachable_client();
-        let lookups = KubeLookups::new(service, store, Duration::from_millis(100));
+        let lookups = KubeLookups::new(service, vec![store], Duration::from_millis(100));
         assert!(matches!(lookups.members("objects", "site-a"), Fact::Unknown(_)));
         writer.apply_watcher_event(&kube::runtime::watcher::Event::Init);
         writer.apply_watcher_event(&kube::runtime::watcher::Event::InitDone);
