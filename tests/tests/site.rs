@@ -26,8 +26,9 @@ fn main() -> ExitCode {
         "site",
         &bed::Options::default(),
         vec![
-            test!(the_chart_installs_and_two_replicas_serve),
+            // First: over those of the chart it would take their conversion webhook away.
             test!(the_crds_are_accepted_without_a_warning),
+            test!(the_chart_installs_and_two_replicas_serve),
             test!(the_schema_refuses_bad_values),
             test!(a_site_comes_up_although_the_reconciler_is_killed_all_the_time),
             test!(kubectl_shows_the_site_in_columns),
@@ -63,10 +64,11 @@ async fn the_chart_installs_and_two_replicas_serve(bed: Arc<Bed>) -> TestResult 
 
 async fn the_crds_are_accepted_without_a_warning(bed: Arc<Bed>) -> TestResult {
     let crds = bed.product(&["crds"]).await?;
-    let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
-    let (said, warned) = bed.kubectl_said(&apply, Some(&crds)).await?;
+    let (said, warned) = bed.kubectl_said(&["apply", "--server-side", "-f", "-"], Some(&crds)).await?;
     assert_eq!(said.matches("serverside-applied").count(), 2, "{said}");
     assert_eq!(warned, "");
+    // Helm takes over nothing that it did not install.
+    bed.kubectl_with(&["delete", "-f", "-"], Some(&crds)).await?;
     Ok(())
 }
 
@@ -202,7 +204,7 @@ async fn a_pod_with_another_address_is_reconnected(bed: Arc<Bed>) -> TestResult 
 
 async fn a_frozen_garage_hides_only_its_own_node(bed: Arc<Bed>) -> TestResult {
     let site = site();
-    let members = site.members(&bed).await?;
+    let members = three(&bed, &site).await?;
     let frozen = id(&site, &members[2]).await?;
     bed.signal(&site.namespace, &members[2], Signal::SIGSTOP)?;
     let hidden = site
@@ -223,7 +225,7 @@ async fn a_frozen_garage_hides_only_its_own_node(bed: Arc<Bed>) -> TestResult {
 
 async fn a_node_with_its_link_down_shows_as_down_and_recovers(bed: Arc<Bed>) -> TestResult {
     let site = site();
-    let members = site.members(&bed).await?;
+    let members = three(&bed, &site).await?;
     let cut = id(&site, &members[2]).await?;
     let mut load = Load::new(Arc::new(store(&site, &members[..2], "cut").await?));
     load.run(Pace::default());
@@ -253,24 +255,9 @@ async fn a_disk_that_is_not_mounted_never_starts_garage_and_is_named(bed: Arc<Be
     machine.power_off().await;
     bed.disks.unplug("kn-3", &data)?;
     machine.power_on();
-    let said = site
-        .wait(&bed, "the missing marker named", 2 * TWO_PASSES, |object| {
-            let ready = condition(object, "NodeLocalPoolsReady");
-            if ready["reason"] == "MarkerMissing" { Ok(ready.clone()) } else { Err(ready.to_string()) }
-        })
-        .await?;
-    let message = said["message"].as_str().unwrap_or_default();
-    assert!(message.contains("kn-3") && message.contains(&data), "{message}");
-    let old = site.members(&bed).await?.into_iter().find(|member| member.node == "kn-3");
-    if let Some(member) = old {
-        assert!(bed.agent("kn-3")?.pid_of(&site.namespace, &member.pod).is_none(), "no Garage runs there");
-    }
-    assert_eq!(
-        std::fs::read_dir(bed.disks.path("kn-3", &data))?.count(),
-        0,
-        "nothing is written to the mount point"
-    );
+    let seen = missing_marker(&bed, &site, &data).await;
     bed.disks.plug("kn-3", &data)?;
+    seen?;
     site.wait_up_within(&bed, 4 * MINUTE).await?;
     Ok(())
 }
@@ -278,7 +265,7 @@ async fn a_disk_that_is_not_mounted_never_starts_garage_and_is_named(bed: Arc<Be
 async fn a_wiped_metadata_directory_never_enters_the_layout(bed: Arc<Bed>) -> TestResult {
     let site = site();
     let metadata = site.pools[0].metadata();
-    let before = site.members(&bed).await?;
+    let before = three(&bed, &site).await?;
     let roles = roles(&site, &before[0]).await?;
     let old = id(&site, &before[2]).await?;
     let machine = bed.agent("kn-3")?;
@@ -318,7 +305,7 @@ async fn a_wiped_metadata_directory_never_enters_the_layout(bed: Arc<Bed>) -> Te
 
 async fn an_api_server_that_goes_away_for_a_while_changes_nothing(bed: Arc<Bed>) -> TestResult {
     let site = site();
-    let members = site.members(&bed).await?;
+    let members = three(&bed, &site).await?;
     bed.control_plane.kill(Component::ApiServer).await?;
     sleep(Duration::from_secs(20)).await;
     bed.control_plane.start_component(Component::ApiServer).await?;
@@ -391,6 +378,39 @@ async fn an_idle_site_makes_no_status_write_in_five_minutes(bed: Arc<Bed>) -> Te
         .collect();
     assert_eq!(writes, Vec::<String>::new());
     Ok(())
+}
+
+/// The marker of a disk of kn-3 is named, and no Garage runs there or writes to the empty mount point.
+async fn missing_marker(bed: &Bed, site: &Site, data: &str) -> TestResult {
+    let said = site
+        .wait(bed, "the missing marker named", 2 * TWO_PASSES, |object| {
+            let ready = condition(object, "NodeLocalPoolsReady");
+            if ready["reason"] == "MarkerMissing" { Ok(ready.clone()) } else { Err(ready.to_string()) }
+        })
+        .await?;
+    let message = said["message"].as_str().unwrap_or_default();
+    if !(message.contains("kn-3") && message.contains(data)) {
+        return Err(format!("neither Node nor marker in {message:?}").into());
+    }
+    let pods = bed.agent("kn-3")?.pods();
+    let running = pods.iter().filter(|pod| pod.namespace == site.namespace);
+    if let Some(pid) = running.flat_map(|pod| &pod.containers).find_map(|container| container.pid) {
+        return Err(format!("Garage runs on kn-3 as process {pid}").into());
+    }
+    if std::fs::read_dir(bed.disks.path("kn-3", data))?.count() > 0 {
+        return Err("something was written to the mount point".into());
+    }
+    Ok(())
+}
+
+/// The three members, all running; otherwise a test before this one left the site in pieces.
+async fn three(bed: &Bed, site: &Site) -> Result<Vec<Member>, holdfast_tests::Error> {
+    site.wait_up_within(bed, 2 * MINUTE).await?;
+    let members = site.members(bed).await?;
+    if members.len() == 3 {
+        return Ok(members);
+    }
+    Err(holdfast_tests::Error::other(format!("the site has not three members: {members:?}")))
 }
 
 /// Data inside of metadata.

@@ -291,26 +291,31 @@ fn not_started(member: &Member<'_>, pod: &Pod, now: Timestamp, wake: &mut Option
     );
     let status = pod.status.as_ref();
     let container = status.and_then(|s| s.container_statuses.iter().flatten().find(|c| c.name == "garage"));
-    // Once the container was made, its volumes were mounted.
-    let made = container.is_some_and(|container| {
-        let state = container.state.as_ref();
-        container.restart_count > 0
-            || state.is_some_and(|state| state.running.is_some() || state.terminated.is_some())
-            || container.last_state.as_ref().is_some_and(|last| last.terminated.is_some())
-            || state
-                .and_then(|state| state.waiting.as_ref())
-                .and_then(|waiting| waiting.reason.as_deref())
-                .is_some_and(|reason| reason.contains("Image") || reason == "CrashLoopBackOff")
-    });
+    // Once the container was made, its volumes were mounted. A container that is being made again after its
+    // Node restarted has a history, and its volumes are mounted anew.
+    let state = container.and_then(|container| container.state.as_ref());
+    let waiting =
+        state.and_then(|state| state.waiting.as_ref()).and_then(|waiting| waiting.reason.as_deref());
+    let made = waiting != Some("ContainerCreating")
+        && container.is_some_and(|container| {
+            container.restart_count > 0
+                || state.is_some_and(|state| state.running.is_some() || state.terminated.is_some())
+                || container.last_state.as_ref().is_some_and(|last| last.terminated.is_some())
+                || waiting.is_some_and(|reason| reason.contains("Image") || reason == "CrashLoopBackOff")
+        });
     let markers = member.pool.markers();
-    let scheduled = status
-        .and_then(|s| s.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled"))
-        .and_then(|c| c.last_transition_time.as_ref())
-        .map(|time| time.0);
+    // Since it was scheduled, or since its containers were last seen ready.
+    let since = status
+        .iter()
+        .flat_map(|s| s.conditions.iter().flatten())
+        .filter(|c| c.type_ == "PodScheduled" || (c.type_ == "ContainersReady" && c.status == "False"))
+        .filter_map(|c| c.last_transition_time.as_ref())
+        .map(|time| time.0)
+        .max();
     if made || markers.is_empty() {
         return waits;
     }
-    if let Some(since) = scheduled {
+    if let Some(since) = since {
         let waited = now.duration_since(since);
         if waited < START_GRACE {
             let rest = START_GRACE - waited;

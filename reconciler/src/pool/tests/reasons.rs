@@ -190,6 +190,29 @@ fn the_first_layout_waits_for_factor_members() {
 }
 
 #[test]
+fn a_disk_that_is_gone_after_its_node_restarted_is_named_too() {
+    let mut world = site();
+    world.edit(Kind::Pod, "site-a-storage-fast-kn-3", |p| {
+        // What a kubelet reports of a Pod that ran before, and whose volumes cannot be mounted now.
+        p["status"] = json!({
+            "phase": "Running",
+            "conditions": [
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+                {"type": "ContainersReady", "status": "False", "lastTransitionTime": "2026-01-01T01:00:00Z"},
+            ],
+            "containerStatuses": [{
+                "name": "garage", "image": "i", "imageID": "", "ready": false, "restartCount": 1,
+                "state": {"waiting": {"reason": "ContainerCreating"}},
+                "lastState": {"terminated": {"exitCode": 255, "reason": "Unknown"}},
+            }],
+        });
+    });
+    world.settle();
+    let marker = "/srv/garage/fast/data/.garage-volume-id";
+    shows(&world, PoolsReason::MarkerMissing, &["fast/kn-3", "Node kn-3", marker]);
+}
+
+#[test]
 fn a_held_member_is_skipped_by_activation() {
     let mut world = site();
     let label = "garage.rajsingh.info/gc-f9cd9413b7e1ed0a-node-local-pool-115dc3606fbf8691";
