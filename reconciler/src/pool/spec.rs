@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use holdfast_crds::conditions::PoolsReason;
-use holdfast_crds::names::{DiskLayout, DiskLayoutPath, tag};
+use holdfast_crds::names::{DiskLayout, DiskLayoutPath, clean_path, tag};
 use holdfast_crds::spec::{DatabaseEngine, LayoutPolicy, SecretKeyRef};
 use holdfast_crds::status::ServicePhase;
 use holdfast_crds::units::{DurationText, InvalidUnit, Quantity};
@@ -156,6 +156,11 @@ fn list<T: Serialize>(values: &[T]) -> Option<Value> {
     if values.is_empty() { None } else { serde_json::to_value(values).ok() }
 }
 
+/// Whether a clean path is, or lies below, another one.
+fn lies_in(inner: &str, outer: &str) -> bool {
+    inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 fn pool(pool: &NodeLocalPool) -> Result<Pool, Invalid> {
     let unit = |what: &str, error: InvalidUnit| invalid(format!("{what} of pool {}: {error}", pool.name));
     let capacity = pool.capacity.bytes().map_err(|error| unit("capacity", error))?;
@@ -209,6 +214,21 @@ fn pool(pool: &NodeLocalPool) -> Result<Pool, Invalid> {
             || path.split('/').any(|part| part == "..")
         {
             return Err(invalid(format!("{path:?} of pool {} is no absolute directory below /", pool.name)));
+        }
+    }
+    // One inside the other would be read and written as two things.
+    let directories: Vec<String> = std::iter::once(&disks.metadata_host_path)
+        .chain(disks.data_paths().iter().map(|path| &path.host_path))
+        .map(|path| clean_path(path))
+        .collect();
+    for (index, one) in directories.iter().enumerate() {
+        let mut others = directories.iter().take(index);
+        if let Some(other) = others.find(|other| lies_in(one, other) || lies_in(other, one)) {
+            let message = format!(
+                "{one} and {other} of pool {} overlap; choose directories of which none lies in another",
+                pool.name
+            );
+            return Err((PoolsReason::HostPathConflict, message));
         }
     }
     Ok(Pool {

@@ -108,6 +108,19 @@ fn directories_that_another_cluster_claims_are_named() {
 }
 
 #[test]
+fn directories_of_a_pool_that_lie_in_each_other_are_refused() {
+    for data in ["/srv/garage/fast/meta/inside", "/srv/garage/fast", "/srv/garage/fast/./meta/"] {
+        let mut world = World::new(&["kn-1", "kn-2", "kn-3"]);
+        world.edit(Kind::GarageCluster, "site-a", |c| {
+            c["spec"]["storage"]["nodeLocalPools"][0]["data"]["hostPath"] = data.into();
+        });
+        world.settle();
+        shows(&world, PoolsReason::HostPathConflict, &["/srv/garage/fast/meta", "of pool fast", "choose"]);
+        assert!(world.get(Kind::DaemonSet, "site-a-storage-fast").is_none(), "{data}");
+    }
+}
+
+#[test]
 fn more_nodes_than_fit_are_refused() {
     let names: Vec<String> = (0..256).map(|n| format!("n{n}")).collect();
     let mut world = World::new(&[]);
