@@ -24,6 +24,11 @@ impl NodeId {
         Self(bytes)
     }
 
+    /// The raw public key.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
     /// The first 16 hex characters, as messages show it.
     pub fn short(&self) -> String {
         hex::encode(&self.0[..8])

@@ -11,6 +11,8 @@ pub mod lease;
 pub mod observe;
 pub mod pool;
 pub mod proof;
+#[cfg(any(test, feature = "simulation"))]
+pub mod sim;
 pub mod status;
 
 #[cfg(test)]

@@ -6,10 +6,11 @@ use holdfast_crds::ids::NodeId;
 use holdfast_crds::status::{Incarnation, Time};
 use jiff::Timestamp;
 
-use super::site::{Member, Site, SiteRole};
+use super::site::{Site, SiteRole};
 use super::workers::Workers;
 use super::{Settings, topology::topology_hash};
-use crate::observe::{Core, GarageView, HistoryStatus, NodeState, Partition, Role};
+use crate::observe::judge::{self, Disk, Room};
+use crate::observe::{Core, GarageView, Partition, locality};
 
 /// What a pass saw, as far as the proof cares.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ pub struct Facts<'a> {
 }
 
 /// One node.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct NodeFacts {
     /// Up, and not within the first seconds after its start (O7).
     pub up: bool,
@@ -61,18 +62,6 @@ pub struct NodeFacts {
     pub blind_to_failed_writes: bool,
     /// End of its last complete scrub.
     pub last_scrub: Option<Time>,
-}
-
-/// O9.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Room {
-    /// Both partitions have room.
-    Enough,
-    /// This one has none.
-    None(&'static str),
-    /// This one was not shown: unknown is not room.
-    #[default]
-    Unknown,
 }
 
 impl<'a> Facts<'a> {
@@ -100,20 +89,33 @@ impl<'a> Facts<'a> {
             return Err("ListBlockErrors of any node".to_owned());
         }
 
-        let storage: BTreeSet<NodeId> =
-            core.layout.roles.iter().filter(|(_, r)| r.is_storage()).map(|(id, _)| *id).collect();
-        let federated = is_federated(site, members, core);
-        let local =
-            storage.iter().copied().filter(|id| is_local(site, members, core, federated, *id)).collect();
+        let garage_nodes: Vec<locality::Member> = members
+            .iter()
+            .map(|m| locality::Member {
+                ids: m.id.into_iter().collect(),
+                external: m.external,
+                gateway: m.gateway,
+            })
+            .collect();
+        let place = locality::locality(
+            &core.layout,
+            &locality::Site {
+                name: &site.name,
+                namespace: &site.namespace,
+                uid: &site.uid,
+                has_remote_clusters: site.remote_clusters,
+                garage_nodes: &garage_nodes,
+            },
+        );
         let mut facts = Self {
             site,
             garage,
             core,
             now,
-            federated,
+            federated: place.federated,
             topology_hash: topology_hash(&core.layout),
-            storage,
-            local,
+            storage: place.all(),
+            local: place.local,
             nodes: BTreeMap::new(),
             unseen: Vec::new(),
             blind: None,
@@ -151,7 +153,7 @@ impl<'a> Facts<'a> {
             up,
             reporting: workers.is_some() && block_errors.is_some(),
             block_errors,
-            room: fresh.map_or(Room::Unknown, room),
+            room: fresh.map_or(Room::Unknown(Disk::Data), judge::room),
             incarnation: Incarnation {
                 pod_uid: pod.map(|p| p.uid.clone()),
                 restart_count: pod.map(|p| p.restarts),
@@ -164,7 +166,8 @@ impl<'a> Facts<'a> {
                 .sync_rpc_errors
                 .get(&id)
                 .map(|n| i64::try_from(*n).unwrap_or(i64::MAX)),
-            blind_to_failed_writes: state.is_some_and(is_blind_to_failed_writes),
+            blind_to_failed_writes: state
+                .is_some_and(|s| !judge::notices_failed_writes(s.version.as_deref())),
             last_scrub: raw.and_then(|list| {
                 let scrub = list.iter().find(|w| w.name == "Block scrub worker")?;
                 let line = scrub.freeform.iter().find_map(|l| l.strip_prefix("Last scrub completed at "))?;
@@ -262,83 +265,8 @@ impl<'a> Facts<'a> {
         self.core.status_layout_version == version && self.core.history.current == version
     }
 
-    /// O5, given that the snapshots agree: no older version is live.
-    pub fn history_settled(&self) -> bool {
-        let history = &self.core.history;
-        let draining = history.versions.iter().any(|v| v.status == HistoryStatus::Draining);
-        !draining
-            || history
-                .trackers
-                .as_ref()
-                .is_some_and(|t| !t.is_empty() && t.values().all(|t| t.sync >= history.current))
-    }
-
-    /// O5: staging holds an effective change. A removal of an ID that has no role is none.
-    pub fn staged(&self) -> bool {
-        let layout = &self.core.layout;
-        layout.staged_parameters.is_some()
-            || layout.staged.iter().any(|c| c.role.is_some() || layout.roles.contains_key(&c.id))
-    }
-
     /// Whether this site follows another's layout (section 2).
     pub fn follower(&self) -> bool {
         self.site.site_role == SiteRole::Follower
-    }
-}
-
-fn uid_tag(role: &Role) -> Option<&str> {
-    role.tags.iter().find_map(|t| t.strip_prefix("cluster-uid:"))
-}
-
-fn is_own_process(members: &[Member], id: NodeId) -> bool {
-    members.iter().any(|m| m.id == Some(id) && !m.external && !m.gateway)
-}
-
-/// Section 2.
-fn is_federated(site: &Site, members: &[Member], core: &Core) -> bool {
-    site.remote_clusters
-        || core.layout.roles.iter().any(|(id, role)| {
-            role.is_storage()
-                && uid_tag(role).is_some_and(|uid| uid != site.uid)
-                && !is_own_process(members, *id)
-        })
-}
-
-/// P4.
-fn is_local(site: &Site, members: &[Member], core: &Core, federated: bool, id: NodeId) -> bool {
-    if federated {
-        return is_own_process(members, id);
-    }
-    if members.iter().any(|m| m.id == Some(id) && m.external) {
-        return false;
-    }
-    let Some(role) = core.layout.roles.get(&id) else { return false };
-    if let Some(uid) = uid_tag(role) {
-        // The role of a re-created GarageCluster keeps the old UID; its GarageNode says whose it is (section 2).
-        return uid == site.uid || is_own_process(members, id);
-    }
-    role.tags.contains(&format!("cluster:{}/{}", site.name, site.namespace))
-}
-
-/// O9: less than 1 % or 256 MiB available, whichever is more, but never more than a quarter of the total.
-fn room(state: &NodeState) -> Room {
-    for (name, partition) in [("data", state.data_partition), ("metadata", state.metadata_partition)] {
-        let Some(p) = partition else { return Room::Unknown };
-        let floor = (p.total / 100).max(256 << 20).min(p.total / 4);
-        if p.total == 0 || p.available < floor {
-            return Room::None(name);
-        }
-    }
-    Room::Enough
-}
-
-/// O9, end: Garage before 2.3.0 does not notice a failed block write. An unknown version may be one.
-fn is_blind_to_failed_writes(state: &NodeState) -> bool {
-    let Some(version) = &state.version else { return true };
-    let version = version.rsplit(':').next().unwrap_or(version).trim_start_matches('v');
-    let mut parts = version.split(['.', '-', '+']).map(|p| p.parse::<u64>().ok());
-    match (parts.next().flatten(), parts.next().flatten()) {
-        (Some(major), Some(minor)) => (major, minor) < (2, 3),
-        _ => true,
     }
 }

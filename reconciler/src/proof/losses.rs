@@ -3,8 +3,9 @@
 use holdfast_crds::ids::NodeId;
 use holdfast_crds::status::{DeferReason, Evidence, Incarnation, NodeStage, Phase};
 
-use super::facts::{NodeFacts, Room};
+use super::facts::NodeFacts;
 use super::turns::Pass;
+use crate::observe::judge::Room;
 
 /// How a node may have lost something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

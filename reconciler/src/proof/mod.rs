@@ -31,10 +31,13 @@ mod topology;
 mod turns;
 mod workers;
 
+#[cfg(test)]
+mod tests;
+
 use holdfast_crds::status::{Phase, Redundancy, Time};
 
 pub use condition::Condition;
-pub use facts::{Facts, NodeFacts, Room};
+pub use facts::{Facts, NodeFacts};
 pub use federation::hold_down;
 pub use launch::{LaunchOutcome, after_launch};
 pub use merge::{Merged, merge};

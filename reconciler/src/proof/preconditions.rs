@@ -1,8 +1,8 @@
 //! Preconditions pause in place (P15, P4).
 
-use super::facts::Room;
 use super::is_active;
 use super::turns::Pass;
+use crate::observe::judge::{self, Room};
 use holdfast_crds::status::{NodeStage, Phase};
 
 impl Pass<'_> {
@@ -26,41 +26,28 @@ impl Pass<'_> {
         if let Some(busy) = &self.f.site.busy {
             return Some((busy.what.clone(), busy.moves_data));
         }
-        if !self.f.snapshots_agree() {
-            return Some(("status, layout and history show different layout versions".to_owned(), false));
-        }
-        if !self.f.history_settled() {
-            let version = self.f.core.layout.version;
-            return Some((
-                format!("layout version {version} is not settled, an older one is still live"),
-                false,
-            ));
-        }
-        if self.f.staged() {
-            return Some(("the layout has staged changes that are not applied".to_owned(), false));
+        if let Err(why) = judge::settled(self.f.core) {
+            return Some((why.to_string(), false));
         }
         for id in &self.f.storage {
             let Some(node) = self.f.node(*id).filter(|n| n.up) else { continue };
             let short = id.short();
             match node.room {
                 Room::Enough => {}
-                Room::None(partition) if node.blind_to_failed_writes => {
+                Room::None(disk) if node.blind_to_failed_writes => {
                     let version = self.version(*id);
                     return Some((
                         format!(
-                            "storage node {short} has no room in its {partition} partition, and {version} does \
+                            "storage node {short} has no room in its {disk}, and {version} does \
                              not notice failed block writes: make room, then scrub it"
                         ),
                         false,
                     ));
                 }
-                Room::None(partition) => {
-                    return Some((
-                        format!("storage node {short} has no room in its {partition} partition"),
-                        false,
-                    ));
+                Room::None(disk) => {
+                    return Some((format!("storage node {short} has no room in its {disk}"), false));
                 }
-                Room::Unknown => {
+                Room::Unknown(_) => {
                     return Some((format!("storage node {short} does not show how much room it has"), false));
                 }
             }

@@ -8,8 +8,9 @@ use holdfast_crds::status::{
 };
 
 use super::Settings;
-use super::facts::{Facts, Room};
+use super::facts::Facts;
 use super::turns::Pass;
+use crate::observe::judge::Room;
 
 /// Most entries of `nodes` and `deferredNodes` (section 6).
 const MAX_NODES: usize = 256;

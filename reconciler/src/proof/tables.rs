@@ -43,8 +43,11 @@ impl Pass<'_> {
             self.lose(node, Loss::Restarted);
             return self.launch_tables(node, workers);
         }
-        // D2: a failed sync call is a peer that was missed, and it is not known which.
-        if matches!((self.e.sync_rpc_error_baseline, failed_calls), (Some(then), Some(now)) if now > then) {
+        // D2: a failed sync call is a peer that was missed. Where no observation of the stage says which, it
+        // may have been any.
+        if self.e.peer_down_seen.is_none()
+            && matches!((self.e.sync_rpc_error_baseline, failed_calls), (Some(then), Some(now)) if now > then)
+        {
             let all: BTreeSet<NodeId> = f.local.iter().copied().filter(|id| *id != node).collect();
             self.mark_missed(&all);
         }
@@ -97,6 +100,13 @@ impl Pass<'_> {
         self.e.launches = Some(used + 1);
         if let Some(facts) = facts {
             self.e.incarnations.insert(node, facts.incarnation.clone());
+        }
+        // A node that restarts quickly during another's stage may be missed without a trace (FACTS 9): who
+        // it was when the stage began shows it (P16).
+        for id in &self.f.local {
+            if let Some(other) = self.f.node(*id).filter(|n| n.up && n.reporting) {
+                self.e.incarnations.entry(*id).or_insert_with(|| other.incarnation.clone());
+            }
         }
         self.note_missed(node);
         self.actions.push(Action::LaunchRepair { node, kind: RepairKind::Tables });

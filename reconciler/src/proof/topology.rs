@@ -1,7 +1,5 @@
 //! `verification.topologyHash` (section 6, D13).
 
-use std::fmt::Write as _;
-
 use sha2::{Digest, Sha256};
 
 use crate::observe::{Layout, ZoneRedundancy};
@@ -15,21 +13,22 @@ pub fn topology_hash(layout: &Layout) -> Option<String> {
     let mut any = false;
     for (id, role) in layout.roles.iter().filter(|(_, role)| role.is_storage()) {
         any = true;
-        let id = id.to_string();
         ids.update(id.as_bytes());
+        roles.update(id.as_bytes());
         // The zone may hold anything: its length goes first, so that no two lists read the same.
-        roles.update(format!("{id} {} {} {}\n", role.zone.len(), role.zone, role.capacity.unwrap_or(0)));
+        roles.update(role.zone.len().to_be_bytes());
+        roles.update(role.zone.as_bytes());
+        roles.update(role.capacity.unwrap_or(0).to_be_bytes());
     }
     match layout.parameters.zone_redundancy {
         ZoneRedundancy::Maximum => roles.update("maximum"),
         ZoneRedundancy::AtLeast(n) => roles.update(format!("at least {n}")),
     }
     any.then(|| {
-        let mut out = String::with_capacity(64);
-        for byte in ids.finalize().iter().take(16).chain(roles.finalize().iter().take(16)) {
-            let _ = write!(out, "{byte:02x}");
-        }
-        out
+        let mut both = [0u8; 32];
+        both[..16].copy_from_slice(&ids.finalize()[..16]);
+        both[16..].copy_from_slice(&roles.finalize()[..16]);
+        hex::encode(both)
     })
 }
 

@@ -1,7 +1,5 @@
 //! What a node's worker list says about its tables, blocks and repairs (FACTS 6 to 8).
 
-use std::collections::BTreeSet;
-
 use crate::observe::{Worker, WorkerState};
 
 /// The five tables that a tables repair walks (FACTS 7), in the order of [`Tables::errors`].
@@ -24,8 +22,6 @@ pub struct Workers {
     pub repairs: Vec<Repair>,
     /// The block resync workers.
     pub resync: Resync,
-    /// IDs of all other workers, to see an adopted ID under another name (P10).
-    other_ids: BTreeSet<i64>,
 }
 
 /// The five `<table> sync` workers.
@@ -72,14 +68,15 @@ impl Workers {
     /// not reporting.
     pub fn read(list: &[Worker]) -> Option<Self> {
         let mut out = Self::default();
-        let mut seen = BTreeSet::new();
+        let mut ids: Vec<u64> = list.iter().map(|w| w.id).collect();
+        ids.sort_unstable();
+        if ids.windows(2).any(|pair| pair[0] == pair[1]) {
+            return None;
+        }
         let mut sync: [Option<&Worker>; 5] = [None; 5];
         let mut queues: [[Option<i64>; 2]; 5] = [[None; 2]; 5];
         for worker in list {
             let id = signed(worker.id);
-            if !seen.insert(id) {
-                return None;
-            }
             out.highest_id = out.highest_id.max(id);
             if worker.name == BLOCK_REPAIR {
                 out.repairs.push(Repair {
@@ -90,7 +87,6 @@ impl Workers {
                 });
                 continue;
             }
-            out.other_ids.insert(id);
             if worker.name == DEFERRED_RESYNC {
                 out.resync.deferred = Some(worker.queue_length.map(signed));
             } else if worker.name.starts_with(RESYNC_PREFIX) {
@@ -139,7 +135,7 @@ impl Workers {
     /// Whether the process still has this `Block repair worker`: gone, or its ID under another name, is a
     /// restart (P10).
     pub fn has_repair(&self, id: i64) -> bool {
-        self.repairs.iter().any(|r| r.id == id) && !self.other_ids.contains(&id)
+        self.repairs.iter().any(|r| r.id == id)
     }
 }
 
