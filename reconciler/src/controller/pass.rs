@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use holdfast_crds::conditions::{ConditionStatus, ConditionType, FullyReplicatedReason};
 use holdfast_crds::ids::LayoutVersion;
+use holdfast_crds::names::annotation;
 use holdfast_crds::status::{Phase, Redundancy, Time};
 use holdfast_crds::v1beta2::GarageCluster;
 use jiff::Timestamp;
@@ -90,6 +91,7 @@ pub(super) async fn run(cached: &GarageCluster, shared: &Shared, memory: &mut Me
         None => parts.removed_conditions.push(ConditionType::FullyReplicated.as_str().to_owned()),
     }
     parts.redundancy = Some(to_value(proof.redundancy.as_ref())?);
+    say_services(&live.cluster, &mut parts);
     memory.say(&mut parts, now);
 
     let mut launches = proof.actions;
@@ -116,6 +118,26 @@ pub(super) async fn run(cached: &GarageCluster, shared: &Shared, memory: &mut Me
     } else {
         Next::Idle
     })
+}
+
+/// A hold or a replacement that is asked for must not look as if it were under way: nothing here acts on them yet.
+fn say_services(cluster: &GarageCluster, parts: &mut Parts) {
+    let requests = [
+        (annotation::cluster::OUT_OF_SERVICE, ConditionType::NodeLocalOutOfService, "the disk must not be touched"),
+        (annotation::cluster::REPLACE_IDENTITY, ConditionType::NodeLocalIdentityReplaced, "no identity is replaced"),
+    ];
+    for (key, condition, meaning) in requests {
+        let kind = condition.as_str();
+        match cluster.annotation(key) {
+            Some(_) => parts.condition(
+                kind,
+                ConditionStatus::False,
+                "NotSupported",
+                format!("this release does not act on {key}: nothing was changed and {meaning}; remove the annotation"),
+            ),
+            None => parts.removed_conditions.push(kind.to_owned()),
+        }
+    }
 }
 
 fn to_value(redundancy: Option<&Redundancy>) -> Result<Option<Value>, Error> {
