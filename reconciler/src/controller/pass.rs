@@ -123,8 +123,16 @@ pub(super) async fn run(cached: &GarageCluster, shared: &Shared, memory: &mut Me
 /// A hold or a replacement that is asked for must not look as if it were under way: nothing here acts on them yet.
 fn say_services(cluster: &GarageCluster, parts: &mut Parts) {
     let requests = [
-        (annotation::cluster::OUT_OF_SERVICE, ConditionType::NodeLocalOutOfService, "the disk must not be touched"),
-        (annotation::cluster::REPLACE_IDENTITY, ConditionType::NodeLocalIdentityReplaced, "no identity is replaced"),
+        (
+            annotation::cluster::OUT_OF_SERVICE,
+            ConditionType::NodeLocalOutOfService,
+            "the disk must not be touched",
+        ),
+        (
+            annotation::cluster::REPLACE_IDENTITY,
+            ConditionType::NodeLocalIdentityReplaced,
+            "no identity is replaced",
+        ),
     ];
     for (key, condition, meaning) in requests {
         let kind = condition.as_str();
