@@ -13,7 +13,7 @@ assets: ## build the control plane and Garage that the bed runs (once, about 20 
 # Not by `cargo run`: for one package alone it builds every dependency again, with other features.
 .PHONY: demo
 demo: assets ## the story on one terminal; KEEP=1 leaves it running, REAL_TIMES=1 uses the product's own waits
-	@cargo build --locked --workspace --bins
+	@cargo build --locked --workspace --bins --tests
 	@$${CARGO_TARGET_DIR:-target}/debug/holdfast-bed demo \
 	  $(if $(REAL_TIMES),--real-times) $(if $(KEEP),--keep) $(if $(GARAGE),--garage $(GARAGE))
 
@@ -32,3 +32,7 @@ check: ## formatting, lints, unit and property tests; no bed
 fuzz: ## fuzz conversion, annotations, reviews and manifests, SECONDS each (600); needs nightly and cargo-fuzz
 	@cd tests/fuzz && for target in conversion annotations reviews manifests; do \
 	  cargo +nightly fuzz run $$target -- -max_total_time=$(or $(SECONDS),600) || exit 1; done
+
+.PHONY: soak
+soak: ## the simulation of the proof: SCHEDULES seeded schedules of faults (100000)
+	HOLDFAST_SIM_SCHEDULES=$(or $(SCHEDULES),100000) cargo test --release --locked --package holdfast-reconciler --lib sim:: -- --ignored

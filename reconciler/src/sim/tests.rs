@@ -32,6 +32,7 @@ fn first_failure(from: u64, count: u64, mutation: Mutation) -> Option<u64> {
 }
 
 #[test]
+#[ignore = "minutes of processor time: make soak runs it"]
 fn no_schedule_of_faults_breaks_an_invariant_and_all_converge_when_the_faults_stop() {
     let from = std::env::var("HOLDFAST_SIM_FROM").ok().and_then(|s| s.parse().ok()).unwrap_or(0);
     if let Some(seed) = first_failure(from, schedules(), Mutation::None) {
@@ -41,6 +42,7 @@ fn no_schedule_of_faults_breaks_an_invariant_and_all_converge_when_the_faults_st
 }
 
 #[test]
+#[ignore = "minutes of processor time: make soak runs it"]
 fn every_seeded_bug_is_caught() {
     let mut missed = Vec::new();
     for mutation in Mutation::ALL {
