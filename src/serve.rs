@@ -162,8 +162,7 @@ async fn serve(args: ServeArgs) -> Result<(), String> {
         short_waits: args.unsafe_short_waits,
     }));
     let observable = Observable { registry, missing: Box::new(move || readiness.missing()) };
-    let served = crate::metrics::serve(args.metrics_listen, observable, shutdown.clone());
-    parts.spawn(served);
+    parts.spawn(crate::metrics::serve(args.metrics_listen, observable, shutdown.clone()));
 
     tracing::info!(version = env!("CARGO_PKG_VERSION"), webhooks = %args.webhook_listen, metrics = %args.metrics_listen, "started");
     supervise(parts, endless, watches, shutdown).await

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# What `make test` runs: the product as the bed installs it and every test; ends with one line of totals.
-# Lints are `make check`.
+# What `make test` runs: lints, the product as the bed installs it, every test; ends with one line of totals.
 #
 # A suite on the bed whose run failed is run once more, and what passed only then is named: a machine with
 # two cores can starve a real control plane. Every other failure is final.
@@ -23,6 +22,7 @@ fail() { failed_step="${failed_step:+$failed_step, }$1"; }
 count() { grep -oE '^test result: .*' "$2" | grep -oE "[0-9]+ $1" | awk '{n += $1} END {print n + 0}'; }
 
 step 'formatting' "$log" cargo fmt --all --check || fail formatting
+step 'lints' "$log" cargo clippy --workspace --all-targets --locked -- -D warnings || fail lints
 # With the tests and of the whole workspace: alone, every dependency would be built twice, with other features.
 step 'the product' "$log" cargo build --locked --workspace --bins --tests || fail 'the product'
 if ! step 'tests' "$log" cargo test --workspace --locked --no-fail-fast; then

@@ -33,7 +33,7 @@ fn main() {
     if arguments.iter().any(|a| a == SERVER) {
         server();
     } else if !arguments.iter().any(|a| a == "--test") {
-        let seconds = arguments.iter().filter_map(|a| a.parse().ok()).next().unwrap_or(10);
+        let seconds = arguments.iter().find_map(|a| a.parse().ok()).unwrap_or(10);
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         runtime.block_on(measure(seconds));
     }

@@ -532,9 +532,9 @@ fn every_silent_disk_fault_pauses_or_voids_and_the_next_proof_mends_it() {
     for (data, unmount) in [(true, false), (false, false), (true, true)] {
         let mut w = verified();
         if unmount {
-            w.garage.unmount(1)
+            w.garage.unmount(1);
         } else {
-            w.garage.fill(1, data, true)
+            w.garage.fill(1, data, true);
         }
         for _ in 0..3 {
             w.garage.write();
@@ -549,9 +549,9 @@ fn every_silent_disk_fault_pauses_or_voids_and_the_next_proof_mends_it() {
             assert!(message(&w).contains(if data { "data" } else { "metadata" }));
         }
         if unmount {
-            w.garage.mount(1)
+            w.garage.mount(1);
         } else {
-            w.garage.fill(1, data, false)
+            w.garage.fill(1, data, false);
         }
         until(&mut w, Phase::Verified, 120);
         assert_eq!(w.garage.missing(1), 0);

@@ -82,6 +82,7 @@ pub struct RepairRun {
 
 /// One node.
 #[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools)] // Each is a fault or a fact of its own that a schedule flips.
 pub struct Node {
     /// Its identity.
     pub id: NodeId,
@@ -553,9 +554,9 @@ impl Garage {
         let node = &mut self.nodes[x];
         let kind = if data { FaultKind::DataFull } else { FaultKind::MetadataFull };
         if full {
-            node.open_fault(kind)
+            node.open_fault(kind);
         } else {
-            node.close_fault(kind)
+            node.close_fault(kind);
         }
         if data {
             node.data_full = full;

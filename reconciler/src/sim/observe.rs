@@ -123,7 +123,7 @@ fn mark_shown(g: &mut Garage, at: usize, views: bool, fault: ReadFault) {
             node.observe_fault(FaultKind::Down);
             node.observe_fault(FaultKind::Frozen);
         }
-        if seen[at][x] && x != at || x == at {
+        if seen[at][x] || x == at {
             if node.data_full {
                 node.observe_fault(FaultKind::DataFull);
             }
