@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 
-/// `HOLDFAST_SIM_SCHEDULES` scales it: 100,000 in `make test`, 1,000,000 in `make soak`.
+/// `HOLDFAST_SIM_SCHEDULES` scales it: 100,000 in `make soak`.
 fn schedules() -> u64 {
     std::env::var("HOLDFAST_SIM_SCHEDULES").ok().and_then(|s| s.parse().ok()).unwrap_or(2_000)
 }
