@@ -101,15 +101,7 @@ pub async fn observe_garage(
     );
 
     let mut view = match answers {
-        Err(not_observed) => GarageView {
-            core: Err(not_observed),
-            workers: BTreeMap::new(),
-            block_errors: BTreeMap::new(),
-            peer_views: None,
-            sync_rpc_errors: BTreeMap::new(),
-            rpc_timeouts: BTreeMap::new(),
-            calls: 0,
-        },
+        Err(not_observed) => GarageView::not_observed(not_observed),
         Ok(answers) => {
             let expected = expected(&answers.core);
             let client = &answers.client;
