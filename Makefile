@@ -25,8 +25,7 @@ test: assets ## everything that CI runs; the last line says how many tests passe
 check: ## formatting, lints, unit and property tests; no bed
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cargo test --locked --workspace --exclude holdfast-tests
-	cargo test --locked --package holdfast-tests --lib
+	HOLDFAST_NO_BED=1 cargo test --workspace --locked
 
 .PHONY: fuzz
 fuzz: ## fuzz conversion, annotations, reviews and manifests, SECONDS each (600); needs nightly and cargo-fuzz
@@ -34,5 +33,5 @@ fuzz: ## fuzz conversion, annotations, reviews and manifests, SECONDS each (600)
 	  cargo +nightly fuzz run $$target -- -max_total_time=$(or $(SECONDS),600) || exit 1; done
 
 .PHONY: soak
-soak: ## the simulation of the proof: SCHEDULES seeded schedules of faults (100000)
-	HOLDFAST_SIM_SCHEDULES=$(or $(SCHEDULES),100000) cargo test --release --locked --package holdfast-reconciler --lib sim:: -- --ignored
+soak: ## the simulation of the proof: SCHEDULES seeded schedules of faults (1000000)
+	@tests/simulation.sh $(or $(SCHEDULES),1000000)

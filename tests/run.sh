@@ -1,50 +1,64 @@
 #!/usr/bin/env bash
 # What `make test` runs: lints, the product as the bed installs it, every test; ends with one line of totals.
 #
-# A suite on the bed whose run failed is run once more, and what passed only then is named: a machine with
-# two cores can starve a real control plane. Every other failure is final.
+# Suites on the bed mostly wait, so two lanes of them run beside each other, each suite in namespaces of its
+# own. A suite that failed is run once more, alone, and what passed only then is named: a machine with two
+# cores can starve a real control plane. Every other failure is final.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-log=$(mktemp)
-again_log=$(mktemp)
-trap 'rm -f "$log" "$again_log"' EXIT
-bed_suites='agent|bed|leftovers|site'
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+lanes=('site' 'bed agent')
 
 failed_step=
-step() { # step NAME LOG COMMAND...
-  local name=$1 log=$2 rc; shift 2
-  printf '\n== %s\n' "$name"
-  "$@" 2>&1 | tee -a "$log"
-  rc=${PIPESTATUS[0]}
-  return "$rc"
-}
 fail() { failed_step="${failed_step:+$failed_step, }$1"; }
-count() { grep -oE '^test result: .*' "$2" | grep -oE "[0-9]+ $1" | awk '{n += $1} END {print n + 0}'; }
-
-step 'formatting' "$log" cargo fmt --all --check || fail formatting
-step 'lints' "$log" cargo clippy --workspace --all-targets --locked -- -D warnings || fail lints
-# With the tests and of the whole workspace: alone, every dependency would be built twice, with other features.
-step 'the product' "$log" cargo build --locked --workspace --bins --tests || fail 'the product'
-if ! step 'tests' "$log" cargo test --workspace --locked --no-fail-fast; then
-  mapfile -t targets < <(grep -oE '^ +`-p [^`]*`' "$log" | tr -d '`')
-  bed=()
-  final=
-  for target in "${targets[@]}"; do
-    if [[ $target =~ -p\ holdfast-tests\ --test\ ($bed_suites)$ ]]; then bed+=(--test "${BASH_REMATCH[1]}"); else final=1; fi
+step() { # step NAME COMMAND...: its output is shown and kept
+  local name=$1; shift
+  printf '\n== %s\n' "$name"
+  "$@" 2>&1 | tee "$logs/$name.log"
+  [ "${PIPESTATUS[0]}" = 0 ] || { fail "$name"; return 1; }
+}
+suite() { # suite NAME LOG
+  cargo test --workspace --locked --test "$1" >"$2" 2>&1
+}
+lane() { # lane SUITE...: names those that failed in a file
+  local name
+  for name in "$@"; do
+    suite "$name" "$logs/suite-$name.log" || echo "$name" >>"$logs/failed"
+    printf '\n== suite %s\n%s\n' "$name" "$(cat "$logs/suite-$name.log")"
   done
-  if [ -n "$final" ] || [ "${#bed[@]}" = 0 ]; then
-    fail tests
-  elif step "once more: ${bed[*]}" "$again_log" cargo test --workspace --locked --no-fail-fast "${bed[@]}"; then
-    printf '\npassed only on the second run:\n'
-    grep -E '^test .*FAILED$' "$log"
-  else
-    fail tests
-  fi
+}
+count() { cat "$logs"/*.log | grep -oE '^test result: .*' | grep -oE "[0-9]+ $1" | awk '{n += $1} END {print n + 0}'; }
+
+step formatting cargo fmt --all --check
+step lints cargo clippy --workspace --all-targets --locked -- -D warnings
+# With the tests and of the whole workspace: alone, every dependency would be built twice, with other features.
+if step 'the product' cargo build --locked --workspace --bins --tests; then
+  HOLDFAST_NO_BED=1 step 'unit and property tests' cargo test --workspace --locked --no-fail-fast
+  tests/simulation.sh 100000 >"$logs/simulation.log" 2>&1 || fail simulation
+  printf '\n== simulation\n%s\n' "$(cat "$logs/simulation.log")"
+
+  touch "$logs/failed"
+  for suites in "${lanes[@]}"; do
+    # shellcheck disable=SC2086 # a list of words
+    lane $suites &
+  done
+  wait
+  while read -r name; do
+    printf '\n== once more: suite %s\n' "$name"
+    mv "$logs/suite-$name.log" "$logs/first-run-of-$name"
+    if suite "$name" "$logs/suite-$name.log"; then
+      printf 'passed only on the second run:\n'
+      grep -E '^test .*FAILED$|^    [a-z_]+$' "$logs/first-run-of-$name" | sort -u
+    else
+      fail "suite $name"
+    fi
+    cat "$logs/suite-$name.log"
+  done <"$logs/failed"
 fi
 
-passed=$(count passed "$log")
-failed=$(count failed "$log")
-if [ -z "$failed_step" ]; then passed=$((passed + failed)); failed=0; fi
+passed=$(count passed)
+failed=$(count failed)
 [ -z "$failed_step" ] || printf '\nfailed: %s\n' "$failed_step"
 echo
 echo "$passed passed, $failed failed"

@@ -111,9 +111,17 @@ async fn garage_runs_in_the_pods_of_a_daemon_set_and_keeps_objects(bed: Arc<Bed>
     let load = Load::new(Arc::new(store(&site, &members, "first").await?));
     load.write(20, 20_000).await?;
     assert_eq!(load.verify().await?, 20);
-    // Each member holds every block.
+    // Each member comes to hold every block: a write is answered when two of three have it, the third follows.
     for member in &members {
-        assert_eq!(bed.disks.blocks(&member.node, &site.pools[0].data())?.len(), 20);
+        let deadline = tokio::time::Instant::now() + MINUTE;
+        loop {
+            let held = bed.disks.blocks(&member.node, &site.pools[0].data())?.len();
+            if held == 20 {
+                break;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "{} holds {held} of 20 blocks", member.node);
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
     }
     Ok(())
 }

@@ -10,7 +10,6 @@ use crate::observe::{
     BlockError, Core, GarageView, Health, History, HistoryStatus, HistoryVersion, Layout, LayoutParameters,
     NodeState, NotObserved, Partition, PeerView, Role, Silence, Tracker, Worker, WorkerState, ZoneRedundancy,
 };
-use crate::proof::REPAIRED_TABLES;
 
 const TERABYTE: u64 = 1 << 40;
 
@@ -251,6 +250,15 @@ fn worker(id: u64, name: String, state: WorkerState, errors: u64, queue: Option<
     }
 }
 
+/// The workers of each repaired table that the proof looks at, as Garage names them.
+const TABLE_WORKERS: [[&str; 3]; 5] = [
+    ["bucket_v2 Merkle", "bucket_v2 sync", "bucket_v2 queue"],
+    ["object Merkle", "object sync", "object queue"],
+    ["version Merkle", "version sync", "version queue"],
+    ["block_ref Merkle", "block_ref sync", "block_ref queue"],
+    ["key Merkle", "key sync", "key queue"],
+];
+
 fn list_workers(g: &Garage, node: &Node) -> Vec<Worker> {
     let mut out = Vec::with_capacity(20);
     if g.version == GarageVersion::V250 {
@@ -277,17 +285,17 @@ fn list_workers(g: &Garage, node: &Node) -> Vec<Worker> {
         scrub.freeform = vec![format!("Last scrub completed at {at}")];
         out.push(scrub);
     }
-    for (k, table) in REPAIRED_TABLES.iter().enumerate() {
+    for (k, names) in TABLE_WORKERS.iter().enumerate() {
         let id = 11 + 4 * k as u64;
         let (state, queue) = match (node.sync_throttled, node.syncing()) {
             (true, _) => (WorkerState::Throttled, 1),
             (_, true) => (WorkerState::Busy, 5),
             _ => (WorkerState::Idle, 0),
         };
-        let name = |kind: &str| [*table, " ", kind].concat();
-        out.push(worker(id, name("Merkle"), WorkerState::Idle, 0, Some(0)));
-        out.push(worker(id + 1, name("sync"), state, node.sync_errors, Some(queue)));
-        out.push(worker(id + 2, name("queue"), WorkerState::Idle, 0, Some(0)));
+        let [merkle, sync, insert] = names.map(str::to_owned);
+        out.push(worker(id, merkle, WorkerState::Idle, 0, Some(0)));
+        out.push(worker(id + 1, sync, state, node.sync_errors, Some(queue)));
+        out.push(worker(id + 2, insert, WorkerState::Idle, 0, Some(0)));
     }
     for r in &node.repairs {
         let state = if r.done { WorkerState::Done } else { WorkerState::Busy };
