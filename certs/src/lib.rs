@@ -38,7 +38,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The API server refused or was not reached.
-    #[error("{what}: {source}")]
+    #[error("{what}: {}", refusal(source))]
     Kube {
         /// What was attempted.
         what: &'static str,
@@ -48,4 +48,16 @@ pub enum Error {
     /// The API server did not answer within the deadline.
     #[error("{0}: the API server did not answer in time")]
     Deadline(&'static str),
+}
+
+/// What the API server said, in words: kube's own text repeats the whole answer.
+fn refusal(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if status.code == 403 => {
+            format!("not permitted (RBAC): the chart's roles are not in place ({})", status.message)
+        }
+        kube::Error::Api(status) => format!("{} ({})", status.message, status.code),
+        kube::Error::Service(_) | kube::Error::HyperError(_) => "the API server was not reached".to_owned(),
+        other => other.to_string(),
+    }
 }

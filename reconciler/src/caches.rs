@@ -205,7 +205,8 @@ where
     while let Some(event) = events.next().await {
         let object = match event {
             Ok(event) => {
-                if std::mem::take(&mut failing) {
+                // Every attempt begins with `Init`, also one that fails.
+                if !matches!(event, watcher::Event::Init) && std::mem::take(&mut failing) {
                     tracing::info!(kind, "watch goes on");
                 }
                 match event {
@@ -249,7 +250,8 @@ fn explain(error: &watcher::Error) -> &'static str {
         kube::Error::Api(status) if status.is_forbidden() => {
             "not permitted (RBAC): the chart's roles are not in place"
         }
-        kube::Error::Api(status) if status.is_not_found() => {
+        // An unknown path is answered without a Status.
+        kube::Error::Api(status) if status.code == 404 => {
             "the API server does not know this kind: install the CRDs"
         }
         kube::Error::Api(status) if status.code == 401 => "the API server does not accept our credentials",

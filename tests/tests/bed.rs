@@ -30,6 +30,7 @@ fn main() -> ExitCode {
             test!(a_killed_api_server_comes_back_with_everything_it_had),
             test!(an_api_server_that_hangs_answers_nothing_until_it_goes_on),
             test!(a_token_of_a_service_account_is_that_account),
+            test!(serve_names_what_is_missing_at_its_start),
             test!(garage_runs_in_the_pods_of_a_daemon_set_and_keeps_objects),
             test!(a_dead_garage_is_started_again_and_the_load_sees_no_loss),
             test!(a_pulled_cable_is_seen_by_garage_and_by_kubernetes),
@@ -81,6 +82,58 @@ async fn a_token_of_a_service_account_is_that_account(bed: Arc<Bed>) -> TestResu
     // The administrator's kubeconfig has a token too; the flag wins.
     let said = bed.kubectl(&["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}", &token]).await?;
     assert_eq!(said, "system:serviceaccount:before:someone");
+    Ok(())
+}
+
+/// Bad input at the start: no cluster, a wrong kubeconfig, no CRDs, no permissions. No suite before this one
+/// in the same bed has installed the product.
+async fn serve_names_what_is_missing_at_its_start(bed: Arc<Bed>) -> TestResult {
+    // The tests before this one may not have run.
+    for what in
+        [&["create", "namespace", "start"][..], &["-n", "start", "create", "serviceaccount", "nobody"]]
+    {
+        bed.kubectl(what).await?;
+    }
+    let serve = |port: u16| {
+        let listen = |port: u16| format!("127.0.0.1:{port}");
+        ["serve", "--log-format", "text", "--webhook-listen"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain([listen(port), "--metrics-listen".to_owned(), listen(port + 1)])
+            .chain(["--pod-namespace".to_owned(), "start".to_owned()])
+            .collect::<Vec<_>>()
+    };
+    let run = async |port: u16, kubeconfig: Option<&std::path::Path>, seconds: u64| {
+        let args = serve(port);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        bed.product_for(&args, kubeconfig, Duration::from_secs(seconds)).await
+    };
+    let (code, said) = run(18_443, Some(&bed.root.join("nowhere")), 20).await?;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("no way to a Kubernetes API server") && said.contains("set KUBECONFIG"), "{said}");
+
+    let broken = bed.root.join("broken-kubeconfig");
+    std::fs::write(&broken, "clusters: {")?;
+    let (code, said) = run(18_443, Some(&broken), 20).await?;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("kubeconfig"), "{said}");
+
+    let (code, said) = run(18_443, None, 10).await?;
+    assert_eq!(code, None, "it waits for the CRDs: {said}");
+    assert!(said.contains("the API server does not know this kind: install the CRDs"), "{said}");
+    assert!(!said.contains("watch goes on"), "no watch goes on without its kind: {said}");
+
+    let token = bed.kubectl(&["-n", "start", "create", "token", "nobody"]).await?;
+    let nobody = bed.root.join("nobody-kubeconfig");
+    std::fs::copy(&bed.control_plane.kubeconfig, &nobody)?;
+    let config = format!("--kubeconfig={}", nobody.display());
+    let user = bed.kubectl(&[&config, "config", "view", "-o", "jsonpath={.users[0].name}"]).await?;
+    bed.kubectl(&[&config, "config", "unset", &format!("users.{user}")]).await?;
+    let token = format!("--token={}", token.trim());
+    bed.kubectl(&[&config, "config", "set-credentials", &user, &token]).await?;
+    let (code, said) = run(18_443, Some(&nobody), 10).await?;
+    assert_eq!(code, None, "{said}");
+    assert!(said.contains("not permitted (RBAC)"), "{said}");
     Ok(())
 }
 

@@ -32,6 +32,8 @@ fn main() -> ExitCode {
             test!(the_schema_refuses_bad_values),
             test!(a_site_comes_up_although_the_reconciler_is_killed_all_the_time),
             test!(kubectl_shows_the_site_in_columns),
+            // Before Garage has anything to mend: its retries come up to an hour later, and are no idleness.
+            test!(an_idle_site_makes_no_status_write_in_five_minutes),
             test!(a_site_of_the_oldest_garage_comes_up),
             test!(a_pod_with_another_address_is_reconnected),
             test!(a_frozen_garage_hides_only_its_own_node),
@@ -40,7 +42,7 @@ fn main() -> ExitCode {
             test!(a_wiped_metadata_directory_never_enters_the_layout),
             test!(an_api_server_that_goes_away_for_a_while_changes_nothing),
             test!(bad_input_has_one_clear_condition_and_changes_nothing),
-            test!(an_idle_site_makes_no_status_write_in_five_minutes),
+            test!(a_changed_admin_token_is_named_and_nothing_is_lost),
         ],
     )
 }
@@ -366,6 +368,13 @@ async fn an_idle_site_makes_no_status_write_in_five_minutes(bed: Arc<Bed>) -> Te
     let site = site();
     site.wait_condition(&bed, "NodeLocalPoolsReady", "True", TWO_PASSES).await?;
     // The last queues run empty (2 x rpcTimeout after the last write) before it is idle.
+    site.wait(&bed, "queues that are empty", TWO_PASSES, |object| {
+        let nodes = object["status"]["redundancy"]["nodes"].as_array().cloned().unwrap_or_default();
+        let empty = nodes.iter().filter(|node| node["resyncQueueLength"] == 0 && node["resyncIdle"] == true);
+        if empty.count() == 3 { Ok(()) } else { Err(json!(nodes).to_string()) }
+    })
+    .await?;
+    // One pass more, in which the last value is written that comes with it.
     sleep(MINUTE).await;
     let mark = bed.audit_mark()?;
     sleep(5 * MINUTE).await;
@@ -377,6 +386,36 @@ async fn an_idle_site_makes_no_status_write_in_five_minutes(bed: Arc<Bed>) -> Te
         })
         .collect();
     assert_eq!(writes, Vec::<String>::new());
+    Ok(())
+}
+
+/// The Secret holds another token than the running processes take: 403 from all of them.
+async fn a_changed_admin_token_is_named_and_nothing_is_lost(bed: Arc<Bed>) -> TestResult {
+    let site = site();
+    three(&bed, &site).await?;
+    let before = site.get(&bed.client).await?.data["status"]["redundancy"]["verification"].clone();
+    let set = async |token: &str| {
+        let patch = json!({"stringData": {"admin-token": token}}).to_string();
+        bed.kubectl(&["-n", &site.namespace, "patch", "secret", &site.secret(), "-p", &patch]).await
+    };
+    set("another-token-of-the-bed").await?;
+    let seen = site
+        .wait(&bed, "the refused token named", TWO_PASSES, |object| {
+            let replicated = condition(object, "FullyReplicated");
+            let named = replicated["message"].to_string().contains("admin token was refused");
+            if replicated["reason"] == "NotObserved" && named {
+                Ok(object.clone())
+            } else {
+                Err(replicated.to_string())
+            }
+        })
+        .await;
+    set(&site.token).await?;
+    let seen = seen?;
+    assert!(!seen.to_string().contains("another-token-of-the-bed"), "a secret in the object");
+    assert_eq!(seen["status"]["redundancy"]["verification"], before, "what was known is kept");
+    site.wait_condition(&bed, "NodeLocalPoolsReady", "True", 2 * TWO_PASSES).await?;
+    site.wait(&bed, "all nodes observed again", TWO_PASSES, |object| observed(object, 3)).await?;
     Ok(())
 }
 

@@ -43,6 +43,40 @@ impl Bed {
         Ok(run(self.tool(&product), "garage-holdfast", args, None).await?.0)
     }
 
+    /// Runs the product's own binary outside of any Pod with a kubeconfig (absent: the administrator's) for a
+    /// while, or until it ends. Returns its exit code, if it ended by itself, and all that it printed.
+    pub async fn product_for(
+        &self,
+        args: &[&str],
+        kubeconfig: Option<&Path>,
+        within: Duration,
+    ) -> Result<(Option<i32>, String)> {
+        let mut command = self.tool(&beside_the_program("garage-holdfast"));
+        if let Some(kubeconfig) = kubeconfig {
+            command.env("KUBECONFIG", kubeconfig);
+        }
+        let said = self.root.join("product-for.log");
+        let log = std::fs::File::create(&said).doing(|| format!("creating {}", said.display()))?;
+        let same = log.try_clone().doing(|| format!("opening {}", said.display()))?;
+        let mut child = command
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(same)
+            .kill_on_drop(true)
+            .spawn()
+            .doing(|| "starting garage-holdfast")?;
+        let ended = tokio::time::timeout(within, child.wait()).await;
+        let code = if let Ok(status) = ended {
+            status.doing(|| "waiting for garage-holdfast")?.code()
+        } else {
+            child.kill().await.doing(|| "stopping garage-holdfast")?;
+            None
+        };
+        let text = std::fs::read_to_string(&said).doing(|| format!("reading {}", said.display()))?;
+        Ok((code, text))
+    }
+
     /// Runs helm as the administrator and returns what it printed; fails when it does.
     pub async fn helm(&self, args: &[&str]) -> Result<String> {
         let helm = assets::control_plane("helm", assets::KUBERNETES)?;

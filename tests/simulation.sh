@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# The simulation of the proof: SCHEDULES seeded schedules of faults (100000), and every seeded bug caught.
+# Usage: tests/simulation.sh [SCHEDULES]
+#
+# Only the reconciler is optimized for it: its dependencies are those of every other test.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export HOLDFAST_SIM_SCHEDULES=${1:-100000}
+begun=$SECONDS
+cargo test --workspace --locked --lib --config profile.dev.package.holdfast-reconciler.opt-level=3 --no-run
+echo "built in $((SECONDS - begun)) s"
+begun=$SECONDS
+HOLDFAST_NO_BED=1 cargo test --workspace --locked --lib \
+  --config profile.dev.package.holdfast-reconciler.opt-level=3 -- sim::tests --ignored --nocapture
+echo "ran in $((SECONDS - begun)) s"
