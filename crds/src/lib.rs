@@ -6,6 +6,7 @@ pub mod cluster_status;
 pub mod conditions;
 pub mod convert;
 pub mod crd;
+pub mod explain;
 pub mod ids;
 pub mod lenient;
 pub mod lint;
