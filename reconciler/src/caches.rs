@@ -289,6 +289,7 @@ fn face_of_node(node: &Node) -> u64 {
 pub async fn filled(
     clusters: &Store<GarageCluster>,
     stores: &Stores,
+    wakes: &mut Wakes,
     within: Duration,
 ) -> Result<(), &'static str> {
     async fn one<K>(
@@ -305,12 +306,62 @@ pub async fn filled(
         }
     }
     let until = tokio::time::Instant::now() + within;
-    one(clusters, "GarageClusters", until).await?;
-    one(&stores.garage_nodes, "GarageNodes", until).await?;
-    one(&stores.pods, "Pods", until).await?;
-    one(&stores.nodes, "Nodes", until).await?;
-    one(&stores.daemon_sets, "DaemonSets", until).await?;
-    one(&stores.config_maps, "ConfigMaps", until).await?;
-    one(&stores.services, "Services", until).await?;
-    one(&stores.disruption_budgets, "PodDisruptionBudgets", until).await
+    let all = async {
+        one(clusters, "GarageClusters", until).await?;
+        one(&stores.garage_nodes, "GarageNodes", until).await?;
+        one(&stores.pods, "Pods", until).await?;
+        one(&stores.nodes, "Nodes", until).await?;
+        one(&stores.daemon_sets, "DaemonSets", until).await?;
+        one(&stores.config_maps, "ConfigMaps", until).await?;
+        one(&stores.services, "Services", until).await?;
+        one(&stores.disruption_budgets, "PodDisruptionBudgets", until).await
+    };
+    without_wakes(wakes, all).await
+}
+
+/// Throws wakes away until the caches are filled. A watch waits where the channel is full, so in a cluster with more
+/// objects than it holds nobody would ever fill them.
+async fn without_wakes<T>(wakes: &mut Wakes, filled: impl Future<Output = T>) -> T {
+    let mut filled = std::pin::pin!(filled);
+    loop {
+        tokio::select! {
+            done = &mut filled => return done,
+            Some(_) = wakes.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use futures::stream;
+
+    use super::*;
+
+    /// A cluster with more objects than the channel of wakes holds was never reconciled: the watch that fills the cache
+    /// waited for somebody to take a wake, who waited for the cache.
+    #[tokio::test]
+    async fn a_first_listing_of_more_objects_than_the_channel_holds_fills_the_cache() {
+        let (sender, mut wakes) = mpsc::channel(8);
+        let node = |i: usize| Node {
+            metadata: kube::core::ObjectMeta {
+                name: Some(format!("kn-{i}")),
+                uid: Some(format!("{i}")),
+                ..Default::default()
+            },
+            ..Node::default()
+        };
+        let events = std::iter::once(watcher::Event::Init)
+            .chain((0..1000).map(move |i| watcher::Event::InitApply(node(i))))
+            .chain([watcher::Event::InitDone]);
+        let writer = Writer::<Node>::default();
+        let store = writer.as_reader();
+        let reflected =
+            kube::runtime::reflector(writer, stream::iter(events.map(Ok)).chain(stream::pending()));
+        let pumped = tokio::spawn(pump(reflected, "Nodes", sender, |node| Some((Wake::All, face(node)))));
+        let filled = without_wakes(&mut wakes, store.wait_until_ready());
+        tokio::time::timeout(Duration::from_secs(5), filled).await.unwrap().unwrap();
+        assert_eq!(store.len(), 1000);
+        pumped.abort();
+    }
 }

@@ -111,8 +111,8 @@ pub async fn run(
     };
     leadership.gained().await;
     let mut watches = JoinSet::new();
-    let (clusters, stores, wakes) = caches::start(&client, namespace.as_deref(), &mut watches);
-    while let Err(kind) = caches::filled(&clusters, &stores, Duration::from_secs(30)).await {
+    let (clusters, stores, mut wakes) = caches::start(&client, namespace.as_deref(), &mut watches);
+    while let Err(kind) = caches::filled(&clusters, &stores, &mut wakes, Duration::from_secs(30)).await {
         // The watches say why; this says what waits for them.
         tracing::error!(kind, "no pass yet: these could not be listed; see the watch's own message");
     }
@@ -136,23 +136,23 @@ pub async fn run(
     }
 }
 
-/// Turns wakes into requests; a wake of all is one for each cluster.
+/// Turns wakes into requests; a wake of all is one for each cluster. Each is woken once to begin with: the wakes of the
+/// first listing were thrown away.
 fn requests(
     wakes: Wakes,
     clusters: Store<GarageCluster>,
 ) -> impl futures::Stream<Item = Result<ReconcileRequest<GarageCluster>, Infallible>> {
-    stream::unfold(wakes, |mut wakes| async move { Some((wakes.recv().await?, wakes)) }).flat_map(
-        move |wake| {
-            let refs = match wake {
-                Wake::Cluster(cluster) => vec![cluster],
-                Wake::All => clusters.state().iter().map(|c| ObjectRef::from(&**c)).collect(),
-            };
-            stream::iter(
-                refs.into_iter()
-                    .map(|obj_ref| Ok(ReconcileRequest { obj_ref, reason: ReconcileReason::Unknown })),
-            )
-        },
-    )
+    let later = stream::unfold(wakes, |mut wakes| async move { Some((wakes.recv().await?, wakes)) });
+    stream::once(std::future::ready(Wake::All)).chain(later).flat_map(move |wake| {
+        let refs = match wake {
+            Wake::Cluster(cluster) => vec![cluster],
+            Wake::All => clusters.state().iter().map(|c| ObjectRef::from(&**c)).collect(),
+        };
+        stream::iter(
+            refs.into_iter()
+                .map(|obj_ref| Ok(ReconcileRequest { obj_ref, reason: ReconcileReason::Unknown })),
+        )
+    })
 }
 
 async fn reconcile_one(cluster: Arc<GarageCluster>, shared: Arc<Shared>) -> Result<Requeue, Error> {
