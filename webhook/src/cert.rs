@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
 /// A place for the current certificate. Each handshake takes what is in it at that moment, so a rotation drops no
-/// connection; while it is empty, handshakes fail and the server is not ready.
+/// connection. While it is empty the server is not ready, and before the first one it accepts no connection.
 #[derive(Clone, Default)]
 pub struct CertSlot(Arc<ArcSwapOption<CertifiedKey>>);
 
@@ -21,6 +22,14 @@ impl CertSlot {
     /// Whether a certificate is there.
     pub fn is_loaded(&self) -> bool {
         self.0.load().is_some()
+    }
+
+    /// Resolves when one is there.
+    pub(crate) async fn loaded(&self) {
+        while !self.is_loaded() {
+            // Whoever fills the slot knows nothing of us, and it happens once.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }
 

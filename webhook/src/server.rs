@@ -150,6 +150,12 @@ impl Server {
             tokio::time::sleep(shared.config.drain_time).await;
         };
         tokio::pin!(drained);
+        // A handshake without a certificate can only fail. A replica that was replaced in its Pod is called before
+        // Kubernetes has seen that it is new: such a connection waits in the backlog, for a moment.
+        tokio::select! {
+            () = &mut drained => return,
+            () = readiness.cert.loaded() => {}
+        }
         loop {
             let accepted = tokio::select! {
                 () = &mut drained => break,

@@ -159,6 +159,23 @@ async fn readiness_needs_a_certificate_and_falls_with_the_shutdown_signal_while_
 }
 
 #[tokio::test]
+async fn a_connection_before_the_first_certificate_waits_for_it() {
+    let bed = Bed::start();
+    // The server's task has not run yet.
+    bed.slot.store(None);
+    let (slot, key) = (bed.slot.clone(), bed.cert.key.clone());
+    let filled = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        slot.store(Some(key));
+    });
+    let begun = std::time::Instant::now();
+    let body = to_bytes(&update(&cluster(json!({})), &cluster(json!({}))));
+    assert_eq!(bed.post(CLUSTER, body).await.0, 200);
+    assert!(begun.elapsed() >= Duration::from_millis(250));
+    filled.await.unwrap();
+}
+
+#[tokio::test]
 async fn certificates_swap_under_a_hundred_concurrent_requests_without_a_failed_handshake() {
     let bed = Bed::start();
     let other = certificate();
