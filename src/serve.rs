@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use holdfast_certs::inject::Places;
-use holdfast_certs::manage::{Expiry, Files, SelfSigned};
+use holdfast_certs::manage::{Expiry, Files, SelfSigned, Trust};
 use holdfast_certs::phase::Policy;
 use holdfast_reconciler::controller::{self, Settings};
 use holdfast_reconciler::lease::{Election, Timing};
@@ -73,7 +73,7 @@ async fn serve(args: ServeArgs) -> Result<(), String> {
 
     if args.unsafe_short_waits {
         tracing::warn!(
-            "UNSAFE: the waiting times of the proof are shortened; this process must not look after data that matters"
+            "UNSAFE: the waiting times of the proof and of the CA's rotation are shortened; this process must not look after data that matters"
         );
     }
 
@@ -86,6 +86,14 @@ async fn serve(args: ServeArgs) -> Result<(), String> {
     // Certificates.
     let slot = Arc::new(ArcSwapOption::empty());
     let expiry = Expiry::default();
+    let mut policy = Policy::default().with_leaf_lifetime(args.certs_leaf_lifetime);
+    if args.unsafe_short_waits {
+        policy = policy.with_short_waits();
+    }
+    let trust = match args.certs_source {
+        CertsSource::SelfSigned => Trust::default(),
+        CertsSource::Files => Trust::of_others(),
+    };
     match args.certs_source {
         CertsSource::SelfSigned => {
             let certs = SelfSigned {
@@ -97,9 +105,10 @@ async fn serve(args: ServeArgs) -> Result<(), String> {
                     webhook_configuration: args.inject_webhook_configuration.clone(),
                     crd: args.inject_crd.clone(),
                 },
-                policy: Policy::default().with_leaf_lifetime(args.certs_leaf_lifetime),
+                policy,
                 slot: slot.clone(),
                 expiry: expiry.clone(),
+                trust: trust.clone(),
             };
             let leads = leadership.clone();
             endless.push(parts.spawn(async move {
@@ -161,7 +170,8 @@ async fn serve(args: ServeArgs) -> Result<(), String> {
         leadership,
         short_waits: args.unsafe_short_waits,
     }));
-    let observable = Observable { registry, missing: Box::new(move || readiness.missing()) };
+    let missing = Box::new(move || readiness.missing().or_else(|| trust.missing()));
+    let observable = Observable { registry, missing };
     parts.spawn(crate::metrics::serve(args.metrics_listen, observable, shutdown.clone()));
 
     tracing::info!(version = env!("CARGO_PKG_VERSION"), webhooks = %args.webhook_listen, metrics = %args.metrics_listen, "started");

@@ -1,12 +1,12 @@
-//! The loop around the pure parts: every replica keeps a leaf of its own; the leader rotates and
-//! injects.
+//! The loop around the pure parts: every replica keeps a leaf of its own, and sees to it once, when it
+//! starts, that the API server trusts it; the leader rotates, and keeps the bundles as they must be.
 //!
 //! It polls by name rather than watching: that needs no permission beyond `get` on three named
 //! objects, and nothing can be missed by a cut watch.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -17,7 +17,7 @@ use kube::{Api, Client};
 
 use crate::Error;
 use crate::authority::Leaf;
-use crate::inject::{self, Places};
+use crate::inject::{self, Found, Places, Wanted};
 use crate::phase::{Policy, Step, decide};
 use crate::serving::{Slot, certified_key, read_files};
 use crate::state::{ROTATE_ANNOTATION, State};
@@ -26,8 +26,11 @@ use crate::state::{ROTATE_ANNOTATION, State};
 pub const CALL_DEADLINE: Duration = Duration::from_secs(5);
 /// How often everything is looked at.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// How often while there is no certificate yet.
+/// How often while there is no certificate yet, or nobody trusts it.
 const FIRST_INTERVAL: Duration = Duration::from_millis(500);
+/// How long a starting replica waits for a place that is not there: Helm makes the
+/// ValidatingWebhookConfiguration last of all. Then it serves without; the leader injects when it comes.
+const ABSENT_FOR: Duration = Duration::from_secs(30);
 
 /// Bounds a call and names it in the error.
 pub(crate) async fn deadline<T>(
@@ -55,6 +58,39 @@ impl Expiry {
     }
 }
 
+/// Whether the API server was seen to trust this replica's certificate since it started: the last thing that
+/// readiness asks for. It is asked once; a replica that serves never becomes unready by a change of the
+/// bundle, which is for the leader to repair, and not for the replicas to leave the Service because of it.
+#[derive(Debug, Clone, Default)]
+pub struct Trust(Arc<AtomicBool>);
+
+impl Trust {
+    /// What is missing, for a probe's answer; `None` when nothing is.
+    pub fn missing(&self) -> Option<&'static str> {
+        const MISSING: &str = "the CA of the serving certificate was not yet read back from the ValidatingWebhookConfiguration and the CRD";
+        (!self.is_given()).then_some(MISSING)
+    }
+
+    /// For certificates whose bundle somebody else injects.
+    pub fn of_others() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+
+    fn is_given(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn give(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether the API server trusts this replica, by what was found (before anything was written: what is
+/// written counts when it is read back) and how long the replica has been waiting.
+fn is_trusted(found: Found, waited: Duration) -> bool {
+    !found.differed && (!found.absent || waited >= ABSENT_FOR)
+}
+
 /// An authority of our own.
 pub struct SelfSigned {
     /// Kubernetes.
@@ -73,6 +109,8 @@ pub struct SelfSigned {
     pub slot: Slot,
     /// Its end, for the metric.
     pub expiry: Expiry,
+    /// Whether the API server trusts it.
+    pub trust: Trust,
 }
 
 impl SelfSigned {
@@ -80,15 +118,23 @@ impl SelfSigned {
     /// and tried again: the certificate that is there goes on serving.
     pub async fn run(self, leads: impl Fn() -> bool + Send) {
         let mut leaf: Option<Leaf> = None;
+        let started = tokio::time::Instant::now();
         loop {
-            if let Err(error) = self.turn(&mut leaf, leads(), Timestamp::now()).await {
+            if let Err(error) = self.turn(&mut leaf, leads(), Timestamp::now(), started.elapsed()).await {
                 tracing::warn!(%error, "certificates");
             }
-            tokio::time::sleep(if leaf.is_none() { FIRST_INTERVAL } else { INTERVAL }).await;
+            let first = leaf.is_none() || !self.trust.is_given();
+            tokio::time::sleep(if first { FIRST_INTERVAL } else { INTERVAL }).await;
         }
     }
 
-    async fn turn(&self, leaf: &mut Option<Leaf>, leads: bool, now: Timestamp) -> Result<(), Error> {
+    async fn turn(
+        &self,
+        leaf: &mut Option<Leaf>,
+        leads: bool,
+        now: Timestamp,
+        elapsed: Duration,
+    ) -> Result<(), Error> {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let what = "reading the CA Secret";
         let secret = match deadline(what, CALL_DEADLINE, api.get_opt(&self.secret)).await? {
@@ -97,10 +143,18 @@ impl SelfSigned {
         };
         let state = State::from_data(secret.data.as_ref().unwrap_or(&std::collections::BTreeMap::new()))?;
         self.serve(leaf, &state, now)?;
+        let bundle = state.bundle();
+        if !self.trust.is_given() {
+            let trusting = Wanted::Trusting { certificate: &state.current.cert_pem, bundle: &bundle };
+            if is_trusted(inject::ensure(&self.client, &self.places, trusting).await?, elapsed) {
+                self.trust.give();
+            }
+        }
         if !leads {
             return Ok(());
         }
-        let carried = inject::ensure(&self.client, &self.places, &state.bundle()).await?;
+        // A place that is not there holds no rotation up.
+        let carried = !inject::ensure(&self.client, &self.places, Wanted::Exactly(&bundle)).await?.differed;
         let requested = secret.metadata.annotations.as_ref().and_then(|a| a.get(ROTATE_ANNOTATION)).cloned();
         let step = decide(&state.facts(requested.as_deref(), carried), &self.policy, now);
         if step == Step::Wait {
@@ -112,7 +166,7 @@ impl SelfSigned {
         let what = "writing the CA Secret";
         deadline(what, CALL_DEADLINE, api.replace(&self.secret, &PostParams::default(), &secret)).await?;
         tracing::info!(?step, "certificate authority rotation");
-        inject::ensure(&self.client, &self.places, &state.bundle()).await?;
+        inject::ensure(&self.client, &self.places, Wanted::Exactly(&state.bundle())).await?;
         self.serve(leaf, &state, now)
     }
 
@@ -185,5 +239,28 @@ impl Files {
             }
             tokio::time::sleep(if served.is_none() { FIRST_INTERVAL } else { INTERVAL }).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_is_trusted_when_both_bundles_were_read_back_and_waits_for_an_absent_place_only_so_long() {
+        let found = |differed, absent| Found { differed, absent };
+        assert!(is_trusted(found(false, false), Duration::ZERO));
+        assert!(!is_trusted(found(true, false), 2 * ABSENT_FOR), "what was just written is read back first");
+        assert!(!is_trusted(found(false, true), Duration::ZERO));
+        assert!(is_trusted(found(false, true), ABSENT_FOR));
+    }
+
+    #[test]
+    fn readiness_says_what_is_missing_until_trust_is_given() {
+        let trust = Trust::default();
+        assert!(trust.missing().is_some_and(|text| text.contains("ValidatingWebhookConfiguration")));
+        trust.give();
+        assert_eq!(trust.missing(), None);
+        assert_eq!(Trust::of_others().missing(), None);
     }
 }

@@ -37,6 +37,12 @@ impl Policy {
     pub fn with_leaf_lifetime(self, seconds: i64) -> Self {
         Self { leaf_lifetime: seconds, leaf_renew_before: seconds / 3, ..self }
     }
+
+    /// The same with hardly a wait for the caches of API servers: for test beds, which have one.
+    #[must_use]
+    pub fn with_short_waits(self) -> Self {
+        Self { propagation: self.propagation.min(10), ..self }
+    }
 }
 
 /// The stored facts that a rotation depends on.
