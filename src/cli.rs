@@ -100,7 +100,7 @@ pub struct ServeArgs {
     /// Form of the log.
     #[arg(long, env = "HOLDFAST_LOG_FORMAT", value_enum, default_value = "json")]
     pub log_format: LogFormat,
-    /// Shorten every waiting time of the proof: for test beds, unsafe with data that matters.
+    /// Shorten every waiting time of the proof and of the CA's rotation: for test beds, unsafe with data that matters.
     #[arg(long, env = "HOLDFAST_UNSAFE_SHORT_WAITS", hide = true, default_value_t = false, action = clap::ArgAction::Set)]
     pub unsafe_short_waits: bool,
 }
@@ -108,8 +108,9 @@ pub struct ServeArgs {
 /// Flags of `crds`.
 #[derive(Debug, Args)]
 pub struct CrdsArgs {
-    /// Service of the conversion webhook, as NAMESPACE/NAME. Without it the printed CRDs convert by no
-    /// webhook: good for offline use and for clusters where only v1beta2 is written.
+    /// Service of the conversion webhook, as NAMESPACE/NAME. Without it the printed CRDs say nothing of
+    /// conversion: applied over those of the chart they leave its webhook and the CA bundle as they are;
+    /// in a cluster without them there is no conversion, which is enough where only v1beta2 is used.
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pub conversion_service: Option<String>,
 }

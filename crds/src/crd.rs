@@ -41,8 +41,10 @@ pub struct ConversionService {
 /// Path of the conversion webhook.
 pub const CONVERT_PATH: &str = "/convert";
 
-/// Both definitions. Without a conversion service the GarageCluster has conversion strategy `None`: the API server then
-/// shows a stored v1beta2 object under the name v1beta1 unchanged. Only for a cluster where the webhook is not installed.
+/// Both definitions. Without a conversion service the GarageCluster has no conversion stanza: server-side apply then leaves
+/// alone what is in the cluster, the bundle that was injected there too (strategy `None` beside a bundle is refused by the
+/// API server). In a cluster without one the API server takes `None`: it shows a stored v1beta2 object under the name
+/// v1beta1 unchanged.
 pub fn all(conversion: Option<&ConversionService>) -> Result<Vec<CustomResourceDefinition>, CrdError> {
     Ok(vec![garage_cluster(conversion)?, garage_node()?])
 }
@@ -129,24 +131,21 @@ pub fn garage_cluster(conversion: Option<&ConversionService>) -> Result<CustomRe
             }),
         ],
     )?;
-    crd.spec.conversion = Some(match conversion {
-        None => CustomResourceConversion { strategy: "None".to_owned(), webhook: None },
-        Some(service) => CustomResourceConversion {
-            strategy: "Webhook".to_owned(),
-            webhook: Some(WebhookConversion {
-                conversion_review_versions: vec!["v1".to_owned()],
-                client_config: Some(WebhookClientConfig {
-                    ca_bundle: service.ca_bundle.clone().map(ByteString),
-                    service: Some(ServiceReference {
-                        namespace: service.namespace.clone(),
-                        name: service.name.clone(),
-                        path: Some(CONVERT_PATH.to_owned()),
-                        port: Some(service.port),
-                    }),
-                    url: None,
+    crd.spec.conversion = conversion.map(|service| CustomResourceConversion {
+        strategy: "Webhook".to_owned(),
+        webhook: Some(WebhookConversion {
+            conversion_review_versions: vec!["v1".to_owned()],
+            client_config: Some(WebhookClientConfig {
+                ca_bundle: service.ca_bundle.clone().map(ByteString),
+                service: Some(ServiceReference {
+                    namespace: service.namespace.clone(),
+                    name: service.name.clone(),
+                    path: Some(CONVERT_PATH.to_owned()),
+                    port: Some(service.port),
                 }),
+                url: None,
             }),
-        },
+        }),
     });
     Ok(crd)
 }
