@@ -3,78 +3,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use holdfast_crds::convert::{self, Version};
-use holdfast_crds::validate::{
-    self, ClusterView, Fact, Kind, Lookup, MAX_MESSAGE, Member, NodeView, Operation, Parent, Request, Rule,
-    Verdict,
-};
-use serde_json::json;
+use holdfast_crds::convert::Version;
+use holdfast_crds::validate::{MAX_MESSAGE, Rule};
 
 #[path = "../../tests/src/admission_cases.rs"]
 #[allow(dead_code, reason = "the other half talks to an API server")]
 mod admission_cases;
 
-use admission_cases::{Act, Case, Outcome, load};
+#[path = "../../tests/tests/admission/verdict.rs"]
+mod verdict;
+
+use admission_cases::{Case, Outcome, load};
+use verdict::verdict;
 
 fn report(failures: &[String]) {
     assert!(failures.is_empty(), "{} cases differ:\n{}", failures.len(), failures.join("\n"));
 }
 
-fn lookup(case: &Case) -> Lookup {
-    let mut lookup = Lookup::default();
-    if !case.unknown.iter().any(|u| u == "members") {
-        let member =
-            |node: &serde_json::Value| Member::from(&NodeView::from_json("node", &node.to_string()).unwrap());
-        lookup.members = Fact::Known(case.garage_nodes().unwrap().iter().map(member).collect());
-    }
-    if !case.unknown.iter().any(|u| u == "parent") {
-        let parent = case.parent_object().unwrap().map(|p| p.to_string());
-        lookup.parent =
-            Fact::Known(parent.map(|text| Parent::from(&ClusterView::from_json("parent", &text).unwrap())));
-    }
-    lookup
-}
-
-/// The verdict of the rules alone. `seen_as` converts the objects first, as the API server does for a webhook whose
-/// rule names another version.
-fn verdict(case: &Case, seen_as: Option<Version>) -> Verdict {
-    let view = |object: serde_json::Value| match seen_as {
-        Some(version) => convert::convert_value(&object, version).unwrap(),
-        None => object,
-    };
-    let mut old = case.old_object().unwrap().map(view);
-    let mut new = Some(view(case.new_object().unwrap()));
-    let (operation, subresource) = match case.operation {
-        Act::Create => (Operation::Create, ""),
-        Act::Update | Act::Ssa | Act::DryRun | Act::FinalizerRemoval => (Operation::Update, ""),
-        Act::Status => (Operation::Update, "status"),
-        Act::Scale => (Operation::Update, "scale"),
-        Act::Delete => (Operation::Delete, ""),
-    };
-    match case.operation {
-        Act::FinalizerRemoval => {
-            for object in [&mut old, &mut new].into_iter().flatten() {
-                object["metadata"]["deletionTimestamp"] = json!("2026-11-30T00:00:00Z");
-            }
-        }
-        Act::Delete => new = None,
-        Act::Scale => {
-            let scale = json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "spec": case.new["spec"]});
-            (old, new) = (Some(scale.clone()), Some(scale));
-        }
-        _ => {}
-    }
-    let kind = if case.is_node() { Kind::GarageNode } else { Kind::GarageCluster };
-    let addressed = if case.version == "v1beta1" { Version::V1beta1 } else { Version::V1beta2 };
-    let (old, new) = (old.map(|o| o.to_string()), new.map(|n| n.to_string()));
-    let request =
-        Request::from_json(kind, operation, addressed, subresource, old.as_deref(), new.as_deref()).unwrap();
-    validate::validate(&request, &lookup(case))
-}
-
 /// What differs from what the case expects.
 fn judge(case: &Case, seen_as: Option<Version>) -> Option<String> {
-    let verdict = verdict(case, seen_as);
+    let verdict = verdict(case, seen_as, None);
     let undecided = verdict.refusal.as_ref().is_some_and(|r| r.undecided);
     if undecided != case.expect.undecided {
         return Some(format!("{}: undecided={undecided}", case.name));
@@ -148,7 +96,7 @@ fn every_rule_has_an_accepted_and_a_refused_case() {
 #[test]
 fn every_message_is_short_names_its_rule_and_stays_on_one_line() {
     for case in load().unwrap() {
-        let verdict = verdict(&case, None);
+        let verdict = verdict(&case, None, None);
         let Some(refusal) = &verdict.refusal else { continue };
         let message = &refusal.message;
         assert!(
@@ -166,7 +114,7 @@ fn every_message_is_short_names_its_rule_and_stays_on_one_line() {
 #[ignore = "prints every message, to be read by a person"]
 fn print_every_message() {
     for case in load().unwrap() {
-        let verdict = verdict(&case, None);
+        let verdict = verdict(&case, None, None);
         println!("{}\n    {}{}", case.name, verdict.message(), verdict.warnings.join(" | "));
     }
 }

@@ -189,7 +189,10 @@ impl Case {
 
     /// The patch from the stored to the requested object, with its paddings.
     pub fn change(&self) -> Value {
-        patched(json!({}), &self.new)
+        // Not merged into anything: a null says that something goes.
+        let mut change = if self.new.is_null() { json!({}) } else { self.new.clone() };
+        pad(&mut change);
+        change
     }
 
     /// The GarageNodes that exist beside the object.

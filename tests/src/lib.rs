@@ -15,5 +15,6 @@ pub mod product;
 pub mod proxy;
 pub mod site;
 pub mod suite;
+pub mod webhook_client;
 
 pub use error::{Error, Result};

@@ -2,18 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
-use kube::{Api, ResourceExt as _};
-use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
-use crate::bed::{Bed, assets, beside_the_program, enter, wait};
+use crate::bed::{Bed, assets, beside_the_program, enter};
 use crate::error::{Doing as _, Error, Result};
-
-const WEBHOOKS_WITHIN: Duration = Duration::from_secs(60);
 
 impl Bed {
     /// Runs kubectl as the administrator and returns what it printed; fails when it does.
@@ -84,7 +79,8 @@ impl Bed {
     }
 
     /// Installs (or upgrades) the product by its chart as release `garage-holdfast` in the namespace of the
-    /// same name, and waits until its Deployment is available. `set` are further `--set` values.
+    /// same name, and waits until its Deployment is available: from then on the API server reaches and trusts its
+    /// webhooks. `set` are further `--set` values.
     pub async fn install(&self, set: &[&str]) -> Result<String> {
         let chart = chart().display().to_string();
         let mut args = vec!["upgrade", "--install", "garage-holdfast", chart.as_str()];
@@ -93,43 +89,7 @@ impl Bed {
         for value in set {
             args.extend(["--set", value]);
         }
-        let said = self.helm(&args).await?;
-        self.webhooks_answer().await?;
-        Ok(said)
-    }
-
-    /// Waits until the API server reaches and trusts the product's webhooks: the bundle is injected by the
-    /// leader, and the API server's own cache follows a moment later.
-    async fn webhooks_answer(&self) -> Result<()> {
-        let configurations: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
-        wait::until(configurations, "the bundle in the webhook configuration", WEBHOOKS_WITHIN, |seen| {
-            let ours = seen.iter().find(|one| one.name_any().starts_with("garage-holdfast"));
-            let webhooks = ours.and_then(|one| one.webhooks.as_ref()).ok_or("no webhook configuration")?;
-            let without = webhooks.iter().filter(|webhook| webhook.client_config.ca_bundle.is_none()).count();
-            if without == 0 { Ok(()) } else { Err(format!("{without} webhooks have no bundle")) }
-        })
-        .await?;
-        let probe = json!({
-            "apiVersion": "garage.rajsingh.info/v1beta2", "kind": "GarageCluster",
-            // The annotation is what sends it to the webhook.
-            "metadata": {
-                "name": "probe", "namespace": "default",
-                "annotations": {"garage.rajsingh.info/verify-redundancy": "probe"},
-            },
-            "spec": {"storage": {"replicas": 0}},
-        });
-        let deadline = Instant::now() + WEBHOOKS_WITHIN;
-        loop {
-            let applied =
-                self.kubectl_with(&["apply", "--dry-run=server", "-f", "-"], Some(&probe.to_string())).await;
-            match applied {
-                Err(error) if error.to_string().contains("webhook") && Instant::now() < deadline => {
-                    // There is nothing to watch: only the API server knows when it has read the bundle.
-                    tokio::time::sleep(Duration::from_millis(200)).await;
-                }
-                applied => return applied.map(drop),
-            }
-        }
+        self.helm(&args).await
     }
 
     fn tool(&self, program: &Path) -> Command {
