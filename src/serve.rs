@@ -254,3 +254,116 @@ impl Collector for Process {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    /// Every series name that this process can show.
+    async fn names() -> BTreeSet<String> {
+        let mut registry = Registry::with_prefix("garage_holdfast");
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let slot = CertSlot::new(Arc::new(ArcSwapOption::empty()));
+        let _server =
+            Server::bind(Config::new(listen), slot, Arc::new(holdfast_webhook::NoLookups), &mut registry)
+                .unwrap();
+        let _metrics = controller::Metrics::register(&mut registry);
+        let leases: Api<Lease> = Api::namespaced(
+            Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap(),
+            "x",
+        );
+        let leadership = Election::new(leases, "x", "x", Timing::default()).leadership();
+        registry.register_collector(Box::new(Process {
+            expiry: Expiry::default(),
+            leadership,
+            short_waits: false,
+        }));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let mut names = BTreeSet::new();
+        for line in text.lines().filter_map(|l| l.strip_prefix("# TYPE ")) {
+            let (name, kind) = line.split_once(' ').unwrap();
+            let ends: &[&str] = match kind {
+                "counter" => &["_total"],
+                "histogram" => &["_bucket", "_sum", "_count"],
+                _ => &[""],
+            };
+            names.extend(ends.iter().map(|end| format!("{name}{end}")));
+        }
+        // A family without a series writes no line; the registry's own words have its name.
+        let registry = format!("{registry:?}");
+        for (at, key) in registry.match_indices("name: \"") {
+            let name = registry[at + key.len()..].split('"').next().unwrap();
+            let name = format!("garage_holdfast_{}", name.trim_start_matches("garage_holdfast_"));
+            if !names.iter().any(|known| known.starts_with(&name)) {
+                names.insert(if name.ends_with("observed") || name.ends_with("_seconds") {
+                    name
+                } else {
+                    name + "_total"
+                });
+            }
+        }
+        names
+    }
+
+    fn files(directory: &Path, out: &mut Vec<std::path::PathBuf>) {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                files(&path, out);
+            } else {
+                out.push(path);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn every_metric_that_alerts_dashboard_and_docs_name_exists() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let names = names().await;
+        assert!(
+            names.contains("garage_holdfast_leader") && names.contains("garage_holdfast_passes_total"),
+            "{names:?}"
+        );
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut sources = Vec::new();
+        for folder in ["charts/garage-holdfast/templates", "docs/src"] {
+            files(&root.join(folder), &mut sources);
+        }
+        sources.push(root.join("charts/garage-holdfast/files/dashboard.json"));
+        let mut seen = 0;
+        for file in sources {
+            let Ok(text) = std::fs::read_to_string(&file) else { continue };
+            for (at, prefix) in text.match_indices("garage_holdfast_") {
+                let rest = &text[at + prefix.len()..];
+                let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+                if end == 0 {
+                    continue;
+                }
+                seen += 1;
+                let name = format!("{prefix}{}", &rest[..end]);
+                let base = name.strip_suffix("_bucket").unwrap_or(&name);
+                let known = [name.as_str(), base].iter().any(|n| names.contains(*n));
+                let known = known || names.contains(&format!("{base}_bucket"));
+                assert!(known, "{}: {name} is no metric of this binary", file.display());
+            }
+        }
+        assert!(seen > 30, "only {seen} metrics are named");
+    }
+
+    #[tokio::test]
+    async fn every_metric_is_described_in_the_docs() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/src/metrics.md"))
+            .unwrap();
+        for name in names().await {
+            let base =
+                ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
+            assert!(page.contains(&format!("`{base}`")) || page.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+}

@@ -23,6 +23,7 @@ use crate::lease::Leadership;
 use crate::observe::kubernetes::Stores;
 use crate::{pool, proof};
 
+mod figures;
 mod metrics;
 mod pass;
 mod proof_site;

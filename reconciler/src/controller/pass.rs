@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_crds::conditions::{ConditionStatus, ConditionType, FullyReplicatedReason};
+use holdfast_crds::conditions::{
+    AnotherControllerReason, ConditionStatus, ConditionType, FullyReplicatedReason, StatusPrunedReason,
+};
 use holdfast_crds::ids::LayoutVersion;
 use holdfast_crds::names::annotation;
 use holdfast_crds::status::{Phase, Redundancy, Time};
@@ -179,7 +181,7 @@ impl Memory {
             parts.condition(
                 another,
                 ConditionStatus::True,
-                "StatusChanged",
+                AnotherControllerReason::StatusContested.as_str(),
                 "status.redundancy.verification or status.nodeLocalService was changed by another controller; launching and acting \
                  stop here until it leaves them alone for 10 minutes: run one controller for these, see the documentation on \
                  running beside another operator"
@@ -199,7 +201,7 @@ impl Memory {
                 parts.condition(
                     pruned,
                     ConditionStatus::True,
-                    "OldCustomResourceDefinition",
+                    StatusPrunedReason::FieldNotStored.as_str(),
                     format!(
                         "the API server does not keep {}: the installed CustomResourceDefinition is older than this release; \
                          install the CRDs of this release; nothing is launched until then",
@@ -269,6 +271,8 @@ async fn write(
     now: Timestamp,
 ) -> Result<bool, Error> {
     let generation = live.cluster.metadata.generation;
+    let (namespace, name) = (live.cluster.namespace().unwrap_or_default(), live.cluster.name_any());
+    shared.metrics.said(&namespace, &name, parts);
     let Some(due) = status::plan(&live.raw["status"], parts, generation, now) else {
         memory.last = Some(live.raw["status"].clone());
         return Ok(true);
@@ -443,15 +447,15 @@ async fn perform(shared: &Shared, action: &Action, clients: &Clients<Endpoints>)
     match &outcome {
         Outcome::Executed(_) => {
             tracing::debug!(action, "done");
-            shared.metrics.action("executed");
+            shared.metrics.action(&action, "executed");
         }
         Outcome::NotExecuted(refusal) => {
             tracing::info!(action, %refusal, "not done");
-            shared.metrics.action("refused");
+            shared.metrics.action(&action, "refused");
         }
         Outcome::Unknown(why) => {
             tracing::warn!(action, why, "outcome unknown; the next pass looks");
-            shared.metrics.action("unknown");
+            shared.metrics.action(&action, "unknown");
         }
     }
     Ok(outcome)

@@ -1,0 +1,272 @@
+//! The chart, rendered by the real helm over a matrix of values: what it contains, what it must never contain,
+//! and what its schema refuses.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use holdfast_tests::bed::assets;
+use serde::Deserialize as _;
+use serde_json::Value;
+
+fn chart() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/garage-holdfast"))
+}
+
+/// Runs `helm template`; `None` where helm was not built and no bed is wanted either.
+fn helm(set: &[&str]) -> Option<Result<Vec<Value>, String>> {
+    let helm = match assets::control_plane("helm", assets::KUBERNETES) {
+        Ok(helm) => helm,
+        Err(error) if std::env::var_os("HOLDFAST_NO_BED").is_some() => {
+            eprintln!("skipped: {error}");
+            return None;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let mut command = Command::new(helm);
+    command.args(["template", "garage-holdfast"]).arg(chart()).args(["--namespace", "holdfast-system"]);
+    for value in set {
+        command.args(["--set-json", value]);
+    }
+    let output = command.output().unwrap();
+    if !output.status.success() {
+        return Some(Err(String::from_utf8_lossy(&output.stderr).into_owned()));
+    }
+    let text = String::from_utf8(output.stdout).unwrap();
+    let documents = serde_norway::Deserializer::from_str(&text).map(|d| Value::deserialize(d).unwrap());
+    Some(Ok(documents.filter(|d| !d.is_null()).collect()))
+}
+
+const EVERYTHING: &[&str] = &[
+    "networkPolicy.enabled=true",
+    "metrics.podMonitor.enabled=true",
+    "metrics.serviceMonitor.enabled=true",
+    "metrics.prometheusRule.enabled=true",
+    "metrics.dashboard.enabled=true",
+];
+
+const MATRIX: &[&[&str]] = &[
+    &[],
+    EVERYTHING,
+    &["pools.manage=false"],
+    &["crds.install=false", "pools.manage=false"],
+    &["certs.source=\"cert-manager\""],
+    &[
+        "certs.source=\"cert-manager\"",
+        "certs.certManager.issuerRef={\"name\": \"ours\", \"kind\": \"ClusterIssuer\"}",
+    ],
+    &["watch.namespaces=[\"a\", \"b\"]"],
+    &["webhooks.failurePolicy=\"Ignore\"", "replicas=1"],
+    &[
+        "topologySpreadConstraints=[{\"maxSkew\": 1, \"topologyKey\": \"zone\", \"whenUnsatisfiable\": \"DoNotSchedule\"}]",
+    ],
+    &["affinity={\"nodeAffinity\": {}}", "priorityClassName=\"high\"", "podLabels={\"a\": \"b\"}"],
+];
+
+fn of_kind<'d>(documents: &'d [Value], kind: &str) -> Vec<&'d Value> {
+    documents.iter().filter(|d| d["kind"] == kind).collect()
+}
+
+#[test]
+fn every_combination_renders_objects_with_names_and_kinds() {
+    for set in MATRIX {
+        let Some(rendered) = helm(set) else { return };
+        let documents = rendered.unwrap_or_else(|e| panic!("{set:?}: {e}"));
+        for d in &documents {
+            assert!(d["apiVersion"].is_string() && d["kind"].is_string(), "{set:?}: {d}");
+            assert!(d["metadata"]["name"].as_str().is_some_and(|n| n.len() <= 63), "{set:?}: {d}");
+        }
+        let names: Vec<String> =
+            documents.iter().map(|d| format!("{}/{}", d["kind"], d["metadata"]["name"])).collect();
+        let mut unique = names.clone();
+        unique.sort();
+        unique.dedup();
+        // A RoleBinding of the same name stands in each watched namespace.
+        if !set.iter().any(|s| s.starts_with("watch")) {
+            assert_eq!(unique.len(), names.len(), "{set:?}: {names:?}");
+        }
+    }
+}
+
+#[test]
+fn the_webhooks_see_nothing_of_the_control_planes_own_and_never_hold_it_up() {
+    for set in MATRIX {
+        let Some(rendered) = helm(set) else { return };
+        let documents = rendered.unwrap();
+        let configurations = of_kind(&documents, "ValidatingWebhookConfiguration");
+        assert_eq!(configurations.len(), 1);
+        for hook in configurations[0]["webhooks"].as_array().unwrap() {
+            assert_eq!(hook["sideEffects"], "None");
+            assert!(hook["timeoutSeconds"].as_i64().unwrap() <= 10);
+            assert!(!hook["matchConditions"].as_array().unwrap().is_empty());
+            let excluded = hook["namespaceSelector"]["matchExpressions"][0]["values"].to_string();
+            assert!(excluded.contains("kube-system") && excluded.contains("holdfast-system"), "{excluded}");
+            for rule in hook["rules"].as_array().unwrap() {
+                assert_eq!(rule["apiGroups"], serde_json::json!(["garage.rajsingh.info"]));
+                for resource in rule["resources"].as_array().unwrap() {
+                    let resource = resource.as_str().unwrap();
+                    assert!(
+                        resource.starts_with("garageclusters") || resource.starts_with("garagenodes"),
+                        "{resource}"
+                    );
+                }
+            }
+        }
+        assert!(of_kind(&documents, "MutatingWebhookConfiguration").is_empty());
+    }
+}
+
+#[test]
+fn the_definitions_are_kept_on_uninstall_and_absent_when_another_owns_them() {
+    let Some(rendered) = helm(&[]) else { return };
+    let documents = rendered.unwrap();
+    let crds = of_kind(&documents, "CustomResourceDefinition");
+    assert_eq!(crds.len(), 2);
+    for crd in crds {
+        assert_eq!(crd["metadata"]["annotations"]["helm.sh/resource-policy"], "keep");
+    }
+    let documents = helm(&["crds.install=false"]).unwrap().unwrap();
+    assert!(of_kind(&documents, "CustomResourceDefinition").is_empty());
+}
+
+#[test]
+fn pods_have_no_privileges_and_the_replicas_survive_a_drain() {
+    for set in MATRIX {
+        let Some(rendered) = helm(set) else { return };
+        let documents = rendered.unwrap();
+        let deployment = of_kind(&documents, "Deployment")[0];
+        let pod = &deployment["spec"]["template"]["spec"];
+        assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+        assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+        let container = &pod["containers"][0]["securityContext"];
+        assert_eq!(container["allowPrivilegeEscalation"], false);
+        assert_eq!(container["readOnlyRootFilesystem"], true);
+        assert_eq!(container["capabilities"]["drop"], serde_json::json!(["ALL"]));
+        assert!(pod["topologySpreadConstraints"].as_array().is_some_and(|c| !c.is_empty()));
+        let budgets = of_kind(&documents, "PodDisruptionBudget").len();
+        assert_eq!(budgets, usize::from(deployment["spec"]["replicas"].as_i64().unwrap() > 1), "{set:?}");
+    }
+}
+
+/// What a hold (label of a Node) and a refill (claim, pin, identity) write, whoever runs the pools.
+#[test]
+fn the_roles_cover_hold_and_refill_also_beside_another_operator() {
+    for set in [&[][..], &["pools.manage=false"][..]] {
+        let Some(rendered) = helm(set) else { return };
+        let documents = rendered.unwrap();
+        let rules: Vec<&Value> = documents
+            .iter()
+            .filter(|d| d["kind"] == "ClusterRole")
+            .flat_map(|d| d["rules"].as_array().unwrap())
+            .collect();
+        let may = |resource: &str, verb: &str| {
+            let has = |list: &Value, word: &str| list.as_array().is_some_and(|l| l.iter().any(|w| w == word));
+            rules.iter().any(|r| has(&r["resources"], resource) && has(&r["verbs"], verb))
+        };
+        for (resource, verb) in [
+            ("nodes", "get"),
+            ("nodes", "patch"),
+            ("garagenodes", "get"),
+            ("garagenodes", "patch"),
+            ("garagenodes/status", "patch"),
+            ("garageclusters", "get"),
+            ("garageclusters/status", "patch"),
+            ("pods", "get"),
+            ("events", "create"),
+        ] {
+            assert!(may(resource, verb), "{set:?}: {verb} {resource}");
+        }
+        assert!(!rules.iter().any(|r| r.to_string().contains("\"*\"")), "a wildcard in a role");
+    }
+}
+
+#[test]
+fn alerts_have_what_a_person_needs_at_night() {
+    let Some(rendered) = helm(EVERYTHING) else { return };
+    let documents = rendered.unwrap();
+    let rules = of_kind(&documents, "PrometheusRule")[0]["spec"]["groups"][0]["rules"].as_array().unwrap();
+    assert!(rules.len() >= 9);
+    for rule in rules {
+        let name = rule["alert"].as_str().unwrap();
+        assert!(rule["expr"].as_str().unwrap().contains("garage_holdfast_"), "{name}");
+        assert!(rule["for"].is_string() && rule["labels"]["severity"].is_string(), "{name}");
+        for text in ["summary", "description"] {
+            let said = rule["annotations"][text].as_str().unwrap();
+            assert!(said.ends_with('.') && !said.contains("{{ `"), "{name}: {said}");
+        }
+    }
+    let off = helm(&["metrics.prometheusRule.enabled=true", "metrics.prometheusRule.notVerifiedDays=0"]);
+    let off = off.unwrap().unwrap();
+    assert!(!of_kind(&off, "PrometheusRule")[0].to_string().contains("GarageNotVerified"));
+}
+
+#[test]
+fn the_dashboard_is_one_that_grafana_reads() {
+    let Some(rendered) = helm(EVERYTHING) else { return };
+    let documents = rendered.unwrap();
+    let text =
+        of_kind(&documents, "ConfigMap")[0]["data"]["garage-holdfast.json"].as_str().unwrap().to_owned();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    assert!(dashboard["panels"].as_array().unwrap().len() > 10);
+    for panel in dashboard["panels"].as_array().unwrap() {
+        assert!(
+            panel["targets"][0]["expr"].as_str().unwrap().contains("garage_holdfast_"),
+            "{}",
+            panel["title"]
+        );
+    }
+}
+
+#[test]
+fn what_is_opt_in_is_absent_by_default() {
+    let Some(rendered) = helm(&[]) else { return };
+    let documents = rendered.unwrap();
+    for kind in ["PodMonitor", "ServiceMonitor", "PrometheusRule", "NetworkPolicy", "ConfigMap"] {
+        assert!(of_kind(&documents, kind).is_empty(), "{kind}");
+    }
+}
+
+#[test]
+fn the_schema_refuses_what_it_does_not_know_and_names_the_path() {
+    for (value, path) in [
+        ("replicas=0", "replicas"),
+        ("replicas=\"two\"", "replicas"),
+        ("webhooks.failurePolicy=\"Maybe\"", "failurePolicy"),
+        ("certs.source=\"acme\"", "source"),
+        ("watch.namespaces=[\"Not A Name\"]", "namespaces"),
+        ("metrics.podMonitor.interval=\"often\"", "interval"),
+        ("metrics.prometheusRule.notVerifiedDays=-1", "notVerifiedDays"),
+        ("podDisruptionBudget.minAvailable=\"half\"", "minAvailable"),
+        ("networkPolicy.metricsFrom=\"all\"", "metricsFrom"),
+        ("imagee={}", "imagee"),
+        ("log.colour=true", "colour"),
+    ] {
+        let Some(rendered) = helm(&[value]) else { return };
+        let error = rendered.expect_err(value);
+        assert!(error.contains(path), "{value}: {error}");
+    }
+}
+
+#[test]
+fn the_schema_describes_every_value() {
+    fn walk(path: &str, values: &Value, schema: &Value, root: &Value) {
+        let schema = schema["$ref"].as_str().map_or(schema, |r| root.pointer(&r[1..]).unwrap());
+        for (key, value) in values.as_object().unwrap() {
+            let here = format!("{path}.{key}");
+            let known = &schema["properties"][key];
+            if known.is_null() {
+                assert!(
+                    schema["additionalProperties"].is_object() || schema.get("properties").is_none(),
+                    "{here} is not described"
+                );
+            } else if value.is_object() {
+                walk(&here, value, known, root);
+            }
+        }
+    }
+    let values = std::fs::read_to_string(chart().join("values.yaml")).unwrap();
+    let schema = std::fs::read_to_string(chart().join("values.schema.json")).unwrap();
+    let (values, schema): (Value, Value) =
+        (serde_norway::from_str(&values).unwrap(), serde_json::from_str(&schema).unwrap());
+    walk("", &values, &schema, &schema);
+}
