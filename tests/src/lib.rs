@@ -13,6 +13,7 @@ pub mod load;
 pub mod network;
 pub mod product;
 pub mod proxy;
+pub mod service;
 pub mod site;
 pub mod suite;
 pub mod webhook_client;

@@ -32,7 +32,7 @@ const OBJECT_SIZE: usize = 64 << 10;
 
 /// Tells the whole story in the bed's folder `root`. When it fails, the bed's state is part of the error.
 pub async fn run(root: &Path, options: &Options) -> Result<()> {
-    let mut show = Display::new(9);
+    let mut show = Display::new(13);
     show.step("A bed: a real Kubernetes control plane, a network and disks that can fail");
     let bed_options = bed::Options { real_times: options.real_times, ..bed::Options::default() };
     let bed = Arc::new(Bed::start(root, &bed_options).await?);
@@ -59,7 +59,7 @@ async fn story(bed: &Bed, options: &Options, show: &mut Display) -> Result<()> {
     let mut site = Site::new(&options.garage);
     if !options.real_times {
         // Garage checks a new block reference twice this time after it arrived; its default is 300 s.
-        site.spec = serde_json::json!({"network": {"rpcTimeout": "10s"}});
+        site.spec = serde_json::json!({"network": {"rpcPingTimeout": "2s", "rpcTimeout": "10s"}});
     }
 
     show.step("Three machines with a mounted disk for metadata and one for data");
@@ -103,7 +103,7 @@ async fn story(bed: &Bed, options: &Options, show: &mut Display) -> Result<()> {
     let first = members.first().ok_or_else(|| Error::other("the site has no Pods"))?;
     let endpoints: Vec<_> = members.iter().map(crate::site::Member::s3).collect();
     let store = Store::create(first.admin(), &site.token, "demo", &endpoints).await?;
-    let load = Load::new(Arc::new(store));
+    let mut load = Load::new(Arc::new(store));
     load.write(OBJECTS, OBJECT_SIZE).await?;
     let read = load.verify().await?;
     show.done(&format!("{read} objects are there as written"));
@@ -123,6 +123,8 @@ async fn story(bed: &Bed, options: &Options, show: &mut Display) -> Result<()> {
 
     service::refusals(bed, &site, show).await?;
     service::verify(bed, &site, show, "after-the-first-objects", proof_limit(options)).await?;
+    service::service(bed, &site, show, &mut load).await?;
+    service::verify(bed, &site, show, "after-the-service", proof_limit(options)).await?;
     service::read_back(show, &load).await
 }
 

@@ -1,0 +1,339 @@
+//! Hold and refill on a real Garage site under object load (behaviour.md, sections 11 and 12).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_tests::bed::{self, Bed, assets};
+use holdfast_tests::load::{Load, Pace, Store};
+use holdfast_tests::service::{HOLD, REPLACE, answered};
+use holdfast_tests::site::{Member, Pool, Site, condition, garage_image};
+use holdfast_tests::suite::{self, TestResult};
+use holdfast_tests::{Error, test};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// A whole proof with the bed's short waits, on a loaded machine.
+const PROOF: Duration = Duration::from_secs(600);
+/// A step of a hold or of a refill.
+const STEP: Duration = Duration::from_secs(300);
+
+const OUT_OF_SERVICE: &str = "NodeLocalOutOfService";
+const REPLACED: &str = "NodeLocalIdentityReplaced";
+
+fn main() -> ExitCode {
+    suite::run(
+        "service",
+        &bed::Options::default(),
+        vec![
+            test!(a_hold_without_a_proof_waits_and_touches_nothing),
+            test!(a_disk_is_serviced_and_refilled_under_load_and_no_object_is_lost),
+            test!(a_completed_replacement_applied_again_does_nothing),
+            test!(a_disk_that_is_kept_comes_back_as_it_was_without_a_layout_version),
+            test!(a_hold_waits_while_two_others_cannot_reach_each_other),
+            test!(a_label_that_returns_during_a_hold_is_taken_away_again_and_counted),
+            test!(a_disk_that_died_without_a_hold_is_refilled_while_the_reconciler_is_killed),
+            test!(a_site_of_the_oldest_garage_is_serviced),
+        ],
+    )
+}
+
+fn site() -> Site {
+    let mut site = Site::new(assets::GARAGE);
+    site.spec = json!({"network": {"rpcPingTimeout": "2s", "rpcTimeout": "10s"}});
+    site
+}
+
+async fn store(site: &Site, members: &[Member], bucket: &str) -> Result<Store, Error> {
+    let endpoints: Vec<_> = members.iter().map(Member::s3).collect();
+    Store::create(members[0].admin(), &site.token, bucket, &endpoints).await
+}
+
+async fn layout(site: &Site, member: &Member) -> Result<Value, Error> {
+    site.ask(member, "GetClusterLayout").await
+}
+
+fn role_ids(layout: &Value) -> BTreeSet<String> {
+    let roles = layout["roles"].as_array().cloned().unwrap_or_default();
+    roles.iter().filter_map(|role| role["id"].as_str().map(str::to_owned)).collect()
+}
+
+/// The members on every Node but one.
+async fn others(bed: &Bed, site: &Site, node: &str) -> Result<Vec<Member>, Error> {
+    Ok(site.members(bed).await?.into_iter().filter(|member| member.node != node).collect())
+}
+
+/// The activation label of the site's pool on a Node, if it is there: key and value.
+async fn activation(bed: &Bed, node: &str) -> Result<Option<(String, String)>, Error> {
+    let text = bed.kubectl(&["get", "node", node, "-o", "json"]).await?;
+    let node: Value = serde_json::from_str(&text).map_err(|error| Error::other(error.to_string()))?;
+    let labels = node["metadata"]["labels"].as_object().cloned().unwrap_or_default();
+    let ours = labels.into_iter().find(|(key, _)| key.contains("-node-local-pool-"));
+    Ok(ours.map(|(key, value)| (key, value.as_str().unwrap_or_default().to_owned())))
+}
+
+async fn hold(bed: &Bed, site: &Site, node: &str) -> TestResult {
+    site.annotate(bed, HOLD, Some(&format!("{}/{node}", site.pools[0].name))).await?;
+    site.wait_reason(bed, OUT_OF_SERVICE, "SafeToService", STEP).await?;
+    // What the condition promises, seen with other eyes.
+    let members = site.members(bed).await?;
+    assert!(members.iter().all(|member| member.node != node), "a Pod runs on {node}: {members:?}");
+    assert_eq!(activation(bed, node).await?, None, "{node} is still active");
+    assert!(bed.agent(node)?.pods().iter().all(|pod| pod.namespace != site.namespace), "a process on {node}");
+    Ok(())
+}
+
+/// Releases a hold after the disks were swapped, and replaces the identity. Returns old and new.
+async fn refill(
+    bed: &Bed,
+    site: &Site,
+    node: &str,
+) -> Result<(String, String), Box<dyn std::error::Error + Send + Sync>> {
+    let old = site.identity(bed, node).await?;
+    let pair = format!("{}/{node}", site.pools[0].name);
+    site.annotate(bed, HOLD, None).await?;
+    let said = site.wait_reason(bed, OUT_OF_SERVICE, "DifferentIdentity", STEP).await?;
+    let wanted = format!("{REPLACE}={pair}/{old}");
+    let message = said["message"].as_str().unwrap_or_default().to_owned();
+    assert!(message.contains(&wanted), "the exact annotation {wanted} is not in {message:?}");
+    site.annotate(bed, REPLACE, Some(&format!("{pair}/{old}"))).await?;
+    site.wait_reason(bed, REPLACED, "Replaced", STEP).await?;
+    let new = site.identity(bed, node).await?;
+    assert_ne!(new, old);
+    Ok((old, new))
+}
+
+async fn a_hold_without_a_proof_waits_and_touches_nothing(bed: Arc<Bed>) -> TestResult {
+    bed.install(&[]).await?;
+    let site = site();
+    site.bring_up(&bed).await?;
+    let before = activation(&bed, "kn-3").await?;
+    assert!(before.is_some());
+    site.annotate(&bed, HOLD, Some("fast/kn-3")).await?;
+    site.wait_reason(&bed, OUT_OF_SERVICE, "WaitingForProof", 2 * MINUTE).await?;
+    assert_eq!(activation(&bed, "kn-3").await?, before);
+    assert_eq!(site.members(&bed).await?.len(), 3);
+    // Another hold is refused while this one stands.
+    let said = site.annotate(&bed, HOLD, Some("fast/kn-2")).await.expect_err("a second hold was accepted");
+    assert!(said.to_string().contains("kn-3"), "{said}");
+    site.annotate(&bed, HOLD, None).await?;
+    site.wait(&bed, "the cancelled hold gone from the conditions", 2 * MINUTE, |object| {
+        let condition = condition(object, OUT_OF_SERVICE);
+        if condition["reason"] == "WaitingForProof" { Err(condition.to_string()) } else { Ok(()) }
+    })
+    .await?;
+    assert_eq!(activation(&bed, "kn-3").await?, before);
+    Ok(())
+}
+
+async fn a_disk_is_serviced_and_refilled_under_load_and_no_object_is_lost(bed: Arc<Bed>) -> TestResult {
+    let site = site();
+    let members = site.members(&bed).await?;
+    let mut load = Load::new(Arc::new(store(&site, &members, "story").await?));
+    load.write(40, 40_000).await?;
+    site.verify(&bed, "before-the-service", PROOF).await?;
+
+    let rest = others(&bed, &site, "kn-3").await?;
+    load.store().set_endpoints(&rest.iter().map(Member::s3).collect::<Vec<_>>());
+    load.run(Pace::default());
+    hold(&bed, &site, "kn-3").await?;
+    let held = layout(&site, &rest[0]).await?;
+    assert_eq!(held["version"], 1, "a hold makes no layout version");
+
+    site.swap_disks(&bed, "kn-3")?;
+    let (old, new) = refill(&bed, &site, "kn-3").await?;
+    for member in &rest {
+        let after = layout(&site, member).await?;
+        assert_eq!(after["version"], 2, "one version");
+        let roles = role_ids(&after);
+        assert!(roles.contains(&new) && !roles.contains(&old) && roles.len() == 3, "{after}");
+    }
+    let history = site.ask(&rest[0], "GetClusterLayoutHistory").await?;
+    assert!(!history.to_string().contains("Draining"), "the old version is settled: {history}");
+    site.annotate(&bed, REPLACE, None).await?;
+    let report = load.stop().await;
+    assert_eq!((report.wrong, report.failed_puts, report.failed_gets), (0, 0, 0), "{report:?}");
+    assert!(report.written > 0, "{report:?}");
+
+    // Nothing says True before a new proof (R6).
+    let object = site.get(&bed.client).await?.data;
+    assert_ne!(condition(&object, "FullyReplicated")["status"], "True");
+    site.verify(&bed, "after-the-service", PROOF).await?;
+    let members = site.members(&bed).await?;
+    load.store().set_endpoints(&members.iter().map(Member::s3).collect::<Vec<_>>());
+    let objects = load.verify().await?;
+    // Small objects are inline; each of the load's has one block.
+    let blocks = bed.disks.blocks("kn-3", &site.pools[0].data())?.len();
+    assert!(blocks >= objects, "{blocks} blocks of {objects} objects on the new disk");
+    Ok(())
+}
+
+async fn a_completed_replacement_applied_again_does_nothing(bed: Arc<Bed>) -> TestResult {
+    let site = site();
+    let members = site.members(&bed).await?;
+    let now = site.identity(&bed, "kn-3").await?;
+    let stale = "0f".repeat(32);
+    let said = site.annotate(&bed, REPLACE, Some(&format!("fast/kn-3/{stale}"))).await;
+    let said = said.expect_err("a stale identity was accepted").to_string();
+    assert!(said.contains(&now[..16]), "the current identity is not named: {said}");
+    assert_eq!(layout(&site, &members[0]).await?["version"], 2);
+    assert_eq!(site.identity(&bed, "kn-3").await?, now);
+    Ok(())
+}
+
+async fn a_disk_that_is_kept_comes_back_as_it_was_without_a_layout_version(bed: Arc<Bed>) -> TestResult {
+    let site = site();
+    let before = site.identity(&bed, "kn-2").await?;
+    hold(&bed, &site, "kn-2").await?;
+    site.annotate(&bed, HOLD, None).await?;
+    site.wait_reason(&bed, OUT_OF_SERVICE, "InService", STEP).await?;
+    assert_eq!(site.identity(&bed, "kn-2").await?, before);
+    assert_eq!(layout(&site, &site.member(&bed, "kn-2").await?).await?["version"], 2);
+    site.wait_up_within(&bed, 2 * MINUTE).await?;
+    Ok(())
+}
+
+async fn a_hold_waits_while_two_others_cannot_reach_each_other(bed: Arc<Bed>) -> TestResult {
+    let site = site();
+    site.verify(&bed, "before-the-cut", PROOF).await?;
+    let members = site.members(&bed).await?;
+    bed.network.isolate(&members[0].uid, &members[1].uid, true)?;
+    // Garage notices by its pings.
+    let deadline = Instant::now() + 2 * MINUTE;
+    while site.ask(&members[0], "GetClusterHealth").await?["status"] == "healthy" {
+        assert!(Instant::now() < deadline, "the cut was not noticed");
+        sleep(Duration::from_secs(1)).await;
+    }
+    site.annotate(&bed, HOLD, Some("fast/kn-3")).await?;
+    let said = site
+        .wait(&bed, "the broken link named", 3 * MINUTE, |object| {
+            let condition = condition(object, OUT_OF_SERVICE);
+            if condition["reason"] == "WaitingForHealth" {
+                Ok(condition.clone())
+            } else {
+                Err(condition.to_string())
+            }
+        })
+        .await;
+    let active = activation(&bed, "kn-3").await?;
+    site.annotate(&bed, HOLD, None).await?;
+    bed.network.isolate(&members[0].uid, &members[1].uid, false)?;
+    let message = said?["message"].as_str().unwrap_or_default().to_owned();
+    for node in ["kn-1", "kn-2"] {
+        let id = site.identity(&bed, node).await?;
+        assert!(message.contains(&id[..16]), "{node} ({id}) is not named: {message}");
+    }
+    assert!(active.is_some(), "kn-3 was touched");
+    site.wait_up_within(&bed, 3 * MINUTE).await?;
+    Ok(())
+}
+
+async fn a_label_that_returns_during_a_hold_is_taken_away_again_and_counted(bed: Arc<Bed>) -> TestResult {
+    let site = site();
+    site.verify(&bed, "before-the-contest", PROOF).await?;
+    let (key, value) = activation(&bed, "kn-3").await?.expect("kn-3 is active");
+    hold(&bed, &site, "kn-3").await?;
+    for _ in 0..3 {
+        bed.kubectl(&["label", "node", "kn-3", &format!("{key}={value}")]).await?;
+        let deadline = Instant::now() + 2 * MINUTE;
+        while activation(&bed, "kn-3").await?.is_some() {
+            assert!(Instant::now() < deadline, "the label stayed\n{}", bed.state().await);
+            sleep(Duration::from_millis(500)).await;
+        }
+    }
+    let events = bed.kubectl(&["-n", &site.namespace, "get", "events", "-o", "json"]).await?;
+    assert!(events.contains("ActivationContested"), "nobody was told");
+    site.wait_reason(&bed, OUT_OF_SERVICE, "SafeToService", STEP).await?;
+    site.annotate(&bed, HOLD, None).await?;
+    site.wait_reason(&bed, OUT_OF_SERVICE, "InService", STEP).await?;
+    Ok(())
+}
+
+async fn a_disk_that_died_without_a_hold_is_refilled_while_the_reconciler_is_killed(
+    bed: Arc<Bed>,
+) -> TestResult {
+    let site = site();
+    site.wait_up_within(&bed, 3 * MINUTE).await?;
+    let rest = others(&bed, &site, "kn-1").await?;
+    let version = layout(&site, &rest[0]).await?["version"].as_u64().unwrap();
+    let load = Load::new(Arc::new(store(&site, &rest, "sudden").await?));
+    load.write(20, 40_000).await?;
+    let old = site.identity(&bed, "kn-1").await?;
+    let machine = bed.agent("kn-1")?;
+    machine.power_off().await;
+    site.swap_disks(&bed, "kn-1")?;
+    machine.power_on();
+    // The members' own condition names the annotation that is missing.
+    let wanted = format!("{REPLACE}=fast/kn-1/{old}");
+    site.wait(&bed, "the annotation to set named", STEP, |object| {
+        let ready = condition(object, "NodeLocalPoolsReady");
+        if ready["message"].to_string().contains(&wanted) { Ok(()) } else { Err(ready.to_string()) }
+    })
+    .await?;
+    load.write(5, 40_000).await?;
+
+    let mark = bed.audit_mark()?;
+    site.annotate(&bed, REPLACE, Some(&format!("fast/kn-1/{old}"))).await?;
+    let killer = async {
+        let (mut killed, mut seen) = (0, 0);
+        while killed < 5 {
+            sleep(Duration::from_millis(50)).await;
+            let writes =
+                bed.product_writes_since(mark)?.iter().filter(|write| !write.contains("leases")).count();
+            if writes > seen && bed.signal_leader(Signal::SIGKILL).await.is_ok() {
+                (seen, killed) = (writes, killed + 1);
+            }
+        }
+        Ok::<_, Error>(())
+    };
+    // It may be done before the last kill.
+    let done = site.wait_reason(&bed, REPLACED, "Replaced", 2 * STEP);
+    tokio::select! {
+        kills = killer => {
+            kills?;
+            site.wait_reason(&bed, REPLACED, "Replaced", 2 * STEP).await?;
+        }
+        said = done => { said?; }
+    }
+    let new = site.identity(&bed, "kn-1").await?;
+    let after = layout(&site, &rest[0]).await?;
+    assert_eq!(after["version"].as_u64(), Some(version + 1), "one version, however often it was begun");
+    let roles = role_ids(&after);
+    assert!(roles.contains(&new) && !roles.contains(&old) && roles.len() == 3, "{after}");
+    site.annotate(&bed, REPLACE, None).await?;
+    site.verify(&bed, "after-the-sudden-death", PROOF).await?;
+    let members = site.members(&bed).await?;
+    load.store().set_endpoints(&members.iter().map(Member::s3).collect::<Vec<_>>());
+    assert_eq!(load.verify().await?, 25);
+    Ok(())
+}
+
+async fn a_site_of_the_oldest_garage_is_serviced(bed: Arc<Bed>) -> TestResult {
+    assets::garage(assets::OLDEST_GARAGE)?;
+    let mut old = site();
+    old.image = garage_image(assets::OLDEST_GARAGE);
+    (old.namespace, old.name) = ("old".to_owned(), "site-old".to_owned());
+    old.pools = vec![Pool::new("old", &["kn-7", "kn-8", "kn-9"])];
+    old.bring_up(&bed).await?;
+    let members = old.members(&bed).await?;
+    let load = Load::new(Arc::new(store(&old, &members, "old").await?));
+    load.write(20, 40_000).await?;
+    old.verify(&bed, "before", PROOF).await?;
+    hold(&bed, &old, "kn-9").await?;
+    old.swap_disks(&bed, "kn-9")?;
+    let (was, is) = refill(&bed, &old, "kn-9").await?;
+    let roles = role_ids(&layout(&old, &others(&bed, &old, "kn-9").await?[0]).await?);
+    assert!(roles.contains(&is) && !roles.contains(&was) && roles.len() == 3, "{roles:?}");
+    old.annotate(&bed, REPLACE, None).await?;
+    old.verify(&bed, "after", PROOF).await?;
+    let object = old.get(&bed.client).await?.data;
+    answered(&object, "after")?;
+    let members = old.members(&bed).await?;
+    load.store().set_endpoints(&members.iter().map(Member::s3).collect::<Vec<_>>());
+    assert_eq!(load.verify().await?, 20);
+    Ok(())
+}
