@@ -151,6 +151,8 @@ reasons! {
         InService,
         /// False: it came back with another identity (H7).
         DifferentIdentity,
+        /// Unknown: the Admin API or the API server did not answer, so that nothing can be said (O3).
+        NotObserved,
     }
 }
 

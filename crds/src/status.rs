@@ -438,6 +438,16 @@ pub struct NodeLocalService {
     /// Since when the disk may be touched (H4).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub safe_since: Option<Time>,
+    /// When the Pod was first seen gone while its Node was not Ready (H3).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub termination_unconfirmed_since: Option<Time>,
+    /// How often the activation came back by another's hand (H5).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub activation_returns: Option<i32>,
+    /// Since when every node has seen the returned identity up (H6).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub returned_at: Option<Time>,
     /// Of a replacement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replacement: Option<Replacement>,

@@ -26,8 +26,9 @@ use crate::{pool, proof};
 mod figures;
 mod metrics;
 mod pass;
-mod proof_site;
+pub(crate) mod proof_site;
 mod read;
+mod serving;
 
 pub use metrics::Metrics;
 

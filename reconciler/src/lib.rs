@@ -7,10 +7,13 @@ pub mod act;
 pub mod caches;
 pub mod controller;
 pub mod garage;
+pub mod hold;
 pub mod lease;
 pub mod observe;
 pub mod pool;
 pub mod proof;
+pub mod refill;
+pub mod service;
 #[cfg(any(test, feature = "simulation"))]
 pub mod sim;
 pub mod status;

@@ -7,7 +7,6 @@ use holdfast_crds::conditions::{
     AnotherControllerReason, ConditionStatus, ConditionType, FullyReplicatedReason, StatusPrunedReason,
 };
 use holdfast_crds::ids::LayoutVersion;
-use holdfast_crds::names::annotation;
 use holdfast_crds::status::{Phase, Redundancy, Time};
 use holdfast_crds::v1beta2::GarageCluster;
 use jiff::Timestamp;
@@ -15,12 +14,13 @@ use kube::ResourceExt as _;
 use serde_json::Value;
 
 use super::read::{self, Live};
-use super::{ACTIVE, Error, Shared, proof_site};
+use super::{ACTIVE, Error, Shared, proof_site, serving};
 use crate::act::{self, Action, Answer, Clients, DEADLINE, Endpoints, Kind, Outcome, Refusal, Target};
 use crate::garage::Secret as Token;
 use crate::observe::{
     Ask, GarageView, KubernetesView, Limits, NotObserved, Observation, Tokens, kubernetes, observe_garage,
 };
+use crate::service::{self, Pairs};
 use crate::status::{self, AfterConflict, Parts, StatusWrite};
 use crate::{pool, proof};
 
@@ -65,13 +65,15 @@ pub(super) async fn run(cached: &GarageCluster, shared: &Shared, memory: &mut Me
     memory.notice_another_hand(&live.raw, now);
 
     let observation = observe(shared, live.cluster.clone(), memory).await?;
+    let pairs = pairs(shared, &live.cluster).await;
     shared.metrics.observed(&namespace, &name, &observation.garage);
 
     let entropy: [u8; 32] = rand::random();
+    let held = service::held(&live.cluster);
     let input = pool::Input {
         observation: &observation,
         memory: &memory.pool,
-        held: None,
+        held: held.as_ref(),
         settings: &shared.settings.pools,
         entropy: &entropy,
     };
@@ -80,6 +82,16 @@ pub(super) async fn run(cached: &GarageCluster, shared: &Shared, memory: &mut Me
     let site = proof_site::site(&observation.kubernetes, &memory.pool);
     let settings = proof::Settings { timings: shared.timings() };
     let proof = proof::step(&site, &observation.garage, previous, Time::new(now), &settings);
+    let stored = live.raw.to_string();
+    let input = service::Input {
+        observation: &observation,
+        stored: &stored,
+        live: pairs.as_ref(),
+        memory: &memory.pool,
+        settings: &shared.settings.pools,
+        proof: &proof,
+    };
+    let service = service::step(&input, Time::new(now));
 
     let mut parts = Parts::default();
     parts.pools(&pools);
@@ -93,18 +105,25 @@ pub(super) async fn run(cached: &GarageCluster, shared: &Shared, memory: &mut Me
         None => parts.removed_conditions.push(ConditionType::FullyReplicated.as_str().to_owned()),
     }
     parts.redundancy = Some(to_value(proof.redundancy.as_ref())?);
-    say_services(&live.cluster, &mut parts);
+    serving::say(&service, &mut parts)?;
     memory.say(&mut parts, now);
 
     let mut launches = proof.actions;
-    if !write(shared, &live, &parts, memory, now).await? {
+    let stands = write(shared, &live, &parts, memory, now).await?;
+    if !stands {
         // Somebody's newer evidence stands: this pass's launches rest on an older one.
         launches.clear();
     }
     if memory.may_not_act(now) {
         return Ok(Next::Active(ACTIVE));
     }
-    let acted = act(shared, &observation, &live, pools, launches, proof.redundancy.as_ref(), memory).await?;
+    serving::publish(shared, &live, &service).await?;
+    let mut acted =
+        act(shared, &observation, &live, pools, launches, proof.redundancy.as_ref(), memory).await?;
+    if stands && !service.actions.is_empty() {
+        let clients = clients(shared, &observation.kubernetes, memory);
+        acted |= serving::act(shared, &live, &service, &clients).await?;
+    }
     let settled = parts
         .conditions
         .get(ConditionType::NodeLocalPoolsReady.as_str())
@@ -115,39 +134,13 @@ pub(super) async fn run(cached: &GarageCluster, shared: &Shared, memory: &mut Me
         .is_some_and(|v| proof::is_active(v.phase) || v.phase == Phase::Partial);
     Ok(if acted {
         Next::Active(AFTER_ACTION)
+    } else if let Some(after) = service.wake_after {
+        Next::Active(after)
     } else if proving || !settled {
         Next::Active(ACTIVE)
     } else {
         Next::Idle
     })
-}
-
-/// A hold or a replacement that is asked for must not look as if it were under way: nothing here acts on them yet.
-fn say_services(cluster: &GarageCluster, parts: &mut Parts) {
-    let requests = [
-        (
-            annotation::cluster::OUT_OF_SERVICE,
-            ConditionType::NodeLocalOutOfService,
-            "the disk must not be touched",
-        ),
-        (
-            annotation::cluster::REPLACE_IDENTITY,
-            ConditionType::NodeLocalIdentityReplaced,
-            "no identity is replaced",
-        ),
-    ];
-    for (key, condition, meaning) in requests {
-        let kind = condition.as_str();
-        match cluster.annotation(key) {
-            Some(_) => parts.condition(
-                kind,
-                ConditionStatus::False,
-                "NotSupported",
-                format!("this release does not act on {key}: nothing was changed and {meaning}; remove the annotation"),
-            ),
-            None => parts.removed_conditions.push(kind.to_owned()),
-        }
-    }
 }
 
 fn to_value(redundancy: Option<&Redundancy>) -> Result<Option<Value>, Error> {
@@ -237,13 +230,22 @@ async fn observe(
             let site = proof_site::site(&view, &memory.pool);
             let previous = view.cluster.status.as_ref().and_then(|s| s.redundancy.as_ref());
             let proving = proof::needs_peer_views(&site, previous);
-            let ask = Ask { peer_views: proving, metrics: proving, rpc_timeouts: proving };
+            // O8: every judgement of H1, R1 and R4 rests on everybody's view.
+            let serving = service::subject(&view.cluster).is_some();
+            let ask = Ask { peer_views: proving || serving, metrics: proving, rpc_timeouts: proving };
             let tokens = Tokens { admin, metrics: None };
             let known = recorded_version(&view.cluster);
             observe_garage(&shared.http, &tokens, &endpoints, known, ask, &Limits::default()).await
         }
     };
     Ok(Observation { kubernetes: view, garage })
+}
+
+/// What a hold or a refill looks at closely, where one stands.
+async fn pairs(shared: &Shared, cluster: &GarageCluster) -> Option<Pairs> {
+    let pair = service::subject(cluster)?;
+    let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
+    Some(service::live::fetch(&shared.client, &namespace, &name, &pair).await)
 }
 
 /// Without a process that could be asked.
@@ -353,7 +355,7 @@ async fn keep(
     memory.last = Some(stored["status"].clone());
 }
 
-fn target(cluster: &GarageCluster) -> Target {
+pub(super) fn target(cluster: &GarageCluster) -> Target {
     Target::namespaced(Kind::GarageCluster, &cluster.namespace().unwrap_or_default(), &cluster.name_any())
 }
 
@@ -429,7 +431,7 @@ fn clients(shared: &Shared, view: &KubernetesView, memory: &Memory) -> Clients<E
 }
 
 /// For writes to Kubernetes.
-fn kubernetes_only(shared: &Shared) -> Clients<Endpoints> {
+pub(super) fn kubernetes_only(shared: &Shared) -> Clients<Endpoints> {
     Clients {
         kube: shared.client.clone(),
         garage: Endpoints::new(shared.http.clone(), Token::new(""), Vec::new()),
@@ -438,7 +440,11 @@ fn kubernetes_only(shared: &Shared) -> Clients<Endpoints> {
 
 /// Performs one action, unless leadership would run out under it. What an action carries is never logged: it
 /// may be a Secret.
-async fn perform(shared: &Shared, action: &Action, clients: &Clients<Endpoints>) -> Result<Outcome, Error> {
+pub(super) async fn perform(
+    shared: &Shared,
+    action: &Action,
+    clients: &Clients<Endpoints>,
+) -> Result<Outcome, Error> {
     if !shared.leadership.may_write(DEADLINE) {
         return Err(Error::NotLeading);
     }

@@ -72,8 +72,28 @@ fn pods(view: &KubernetesView, memory: &pool::Memory) -> BTreeMap<NodeId, PodFac
         .collect()
 }
 
-/// Who has a member or the layout in hand (P15), the first of them, in words that do not change.
+/// P15: another hand, or a service of ours.
 fn busy(view: &KubernetesView) -> Option<Busy> {
+    other_hands(view).or_else(|| under_service(&view.cluster))
+}
+
+/// P15: a hold or a replacement of ours that is under way.
+fn under_service(cluster: &GarageCluster) -> Option<Busy> {
+    let service = cluster.status.as_ref()?.node_local_service.as_ref()?;
+    let pair = format!("{}/{}", service.pool, service.kubernetes_node);
+    match (service.operation, service.phase) {
+        (_, ServicePhase::Waiting | ServicePhase::InService | ServicePhase::Completed) => None,
+        (ServiceOperation::OutOfService, _) => {
+            Some(Busy { what: format!("{pair} is held out of service"), moves_data: false })
+        }
+        (ServiceOperation::ReplaceIdentity, _) => {
+            Some(Busy { what: format!("the identity of {pair} is being replaced"), moves_data: true })
+        }
+    }
+}
+
+/// Who else has a member or the layout in hand (P15), the first of them, in words that do not change.
+pub fn other_hands(view: &KubernetesView) -> Option<Busy> {
     let cluster = &view.cluster;
     let stays = |what: String| Busy { what, moves_data: false };
     if cluster.spec.is_suspended() {
@@ -82,21 +102,6 @@ fn busy(view: &KubernetesView) -> Option<Busy> {
     if let Some(what) = cluster.layout_in_other_hands() {
         let moves_data = what != "status.storageRollout";
         return Some(Busy { what: format!("{what} is another operator's work on the layout"), moves_data });
-    }
-    if let Some(service) = cluster.status.as_ref().and_then(|s| s.node_local_service.as_ref()) {
-        let pair = format!("{}/{}", service.pool, service.kubernetes_node);
-        match (service.operation, service.phase) {
-            (_, ServicePhase::Waiting | ServicePhase::InService | ServicePhase::Completed) => {}
-            (ServiceOperation::OutOfService, _) => {
-                return Some(stays(format!("{pair} is held out of service")));
-            }
-            (ServiceOperation::ReplaceIdentity, _) => {
-                return Some(Busy {
-                    what: format!("the identity of {pair} is being replaced"),
-                    moves_data: true,
-                });
-            }
-        }
     }
     for node in view.garage_nodes.iter().flat_map(BTreeMap::values) {
         if let Some(what) = node.in_other_hands() {

@@ -20,7 +20,7 @@ pub mod status;
 pub mod workers;
 pub mod workloads;
 
-mod spec;
+pub mod spec;
 
 #[cfg(test)]
 mod tests;

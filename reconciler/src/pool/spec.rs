@@ -24,7 +24,8 @@ pub struct ClusterView<'a> {
 }
 
 impl<'a> ClusterView<'a> {
-    pub(super) const fn new(cluster: &'a GarageCluster) -> Self {
+    /// Of a cluster.
+    pub const fn new(cluster: &'a GarageCluster) -> Self {
         Self { cluster, empty: BTreeMap::new() }
     }
 
@@ -93,7 +94,7 @@ fn invalid(message: String) -> Invalid {
 }
 
 /// Reads the site; the error is the condition to show.
-pub(super) fn read(cluster: &ClusterView<'_>, settings: &Settings) -> Result<Site, Invalid> {
+pub fn read(cluster: &ClusterView<'_>, settings: &Settings) -> Result<Site, Invalid> {
     let spec = &cluster.cluster.spec;
     let Some(id) = cluster.cluster.id() else {
         return Err(invalid("the GarageCluster has no uid yet".to_owned()));

@@ -1,0 +1,238 @@
+//! Servicing one member's disk: a hold (`hold`) or a refill (`refill`), of which at most one is under way in a
+//! cluster (V2, V6). Decides which one this pass is about, and gathers what it decides from.
+
+mod facts;
+pub mod live;
+
+use std::time::Duration;
+
+use holdfast_crds::conditions::{ConditionStatus, ConditionType, IdentityReplacedReason, OutOfServiceReason};
+use holdfast_crds::ids::{KubernetesNodeName, Pair, PoolName};
+use holdfast_crds::names::annotation::cluster::{OUT_OF_SERVICE, REPLACE_IDENTITY};
+use holdfast_crds::requests::{HoldRequest, ReplaceRequest};
+use holdfast_crds::status::{NodeLocalService, ServiceOperation, ServicePhase as Phase, Time};
+use holdfast_crds::v1beta2::GarageCluster;
+
+use crate::act::Action;
+use crate::hold::{self, Request};
+use crate::observe::Observation;
+use crate::{pool, proof};
+
+pub use live::Pairs;
+
+/// What [`step`] decides from.
+pub struct Input<'a> {
+    /// What this pass saw.
+    pub observation: &'a Observation,
+    /// The cluster's JSON as it was read: the rules of admission judge it again (section 4).
+    pub stored: &'a str,
+    /// The pair of [`subject`], read live; `None` where there is no subject.
+    pub live: Option<&'a Pairs>,
+    /// What the processes answered.
+    pub memory: &'a pool::Memory,
+    /// The pools' settings.
+    pub settings: &'a pool::Settings,
+    /// What this pass decided about the proof (H1).
+    pub proof: &'a proof::Step,
+}
+
+/// A condition to set: status, reason, message.
+pub type Said = (ConditionStatus, &'static str, String);
+
+/// What [`step`] decided.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ServiceStep {
+    /// The next `status.nodeLocalService`; `None` removes it.
+    pub service: Option<NodeLocalService>,
+    /// `NodeLocalOutOfService`; `None` removes it.
+    pub out_of_service: Option<Said>,
+    /// `NodeLocalIdentityReplaced`; `None` removes it.
+    pub identity_replaced: Option<Said>,
+    /// To be done in this order after the status was written, if it stood; the first that was not executed
+    /// ends the row.
+    pub actions: Vec<Action>,
+    /// Another pass is due then at the latest.
+    pub wake_after: Option<Duration>,
+}
+
+impl ServiceStep {
+    /// The conditions by type; `None` removes one.
+    pub fn conditions(&self) -> [(ConditionType, Option<&Said>); 2] {
+        [
+            (ConditionType::NodeLocalOutOfService, self.out_of_service.as_ref()),
+            (ConditionType::NodeLocalIdentityReplaced, self.identity_replaced.as_ref()),
+        ]
+    }
+}
+
+/// The two requests that stand on a cluster.
+struct Requests {
+    hold: Option<Result<Pair, String>>,
+    replace: Option<Result<ReplaceRequest, String>>,
+}
+
+impl Requests {
+    fn read(cluster: &GarageCluster) -> Self {
+        Self {
+            hold: cluster.annotation(OUT_OF_SERVICE).map(|value| {
+                value.parse::<HoldRequest>().map(|request| request.0).map_err(|error| error.to_string())
+            }),
+            replace: cluster
+                .annotation(REPLACE_IDENTITY)
+                .map(|value| value.parse::<ReplaceRequest>().map_err(|error| error.to_string())),
+        }
+    }
+
+    fn pair(&self) -> Option<&Pair> {
+        match (&self.hold, &self.replace) {
+            (Some(Ok(pair)), _) => Some(pair),
+            (None, Some(Ok(request))) => Some(&request.pair),
+            _ => None,
+        }
+    }
+}
+
+/// The pair of a service in status; `None` where it names none.
+pub fn pair_of(service: &NodeLocalService) -> Option<Pair> {
+    let pool = service.pool.parse::<PoolName>().ok()?;
+    let node = service.kubernetes_node.parse::<KubernetesNodeName>().ok()?;
+    Some(Pair { pool, node })
+}
+
+/// Whether something was begun that has to be finished or undone.
+const fn is_under_way(service: &NodeLocalService) -> bool {
+    !matches!(service.phase, Phase::Waiting | Phase::InService | Phase::Completed)
+}
+
+/// The pair that a pass must look at closely: of the service under way, else of the request that stands.
+pub fn subject(cluster: &GarageCluster) -> Option<Pair> {
+    let service = cluster.status.as_ref().and_then(|status| status.node_local_service.as_ref());
+    if let Some(service) = service.filter(|service| is_under_way(service)) {
+        return pair_of(service);
+    }
+    Requests::read(cluster).pair().cloned()
+}
+
+/// The pair that ordinary activation leaves alone (H5): from the intent to deactivate it until it is released.
+pub fn held(cluster: &GarageCluster) -> Option<Pair> {
+    let service = cluster.status.as_ref()?.node_local_service.as_ref()?;
+    let off = matches!(service.phase, Phase::Deactivating | Phase::Terminating | Phase::OutOfService);
+    if service.operation != ServiceOperation::OutOfService || !off {
+        return None;
+    }
+    pair_of(service)
+}
+
+/// Plans one pass of the hold or of the refill.
+pub fn step(input: &Input<'_>, now: Time) -> ServiceStep {
+    let cluster = &input.observation.kubernetes.cluster;
+    let previous = cluster.status.as_ref().and_then(|status| status.node_local_service.as_ref());
+    let requests = Requests::read(cluster);
+    let malformed = |error: &str| (ConditionStatus::False, error.to_owned());
+    let mut step = match previous.filter(|service| is_under_way(service)) {
+        Some(service) if service.operation == ServiceOperation::ReplaceIdentity => {
+            refill_step(input, previous, &requests, now)
+        }
+        Some(service) => match (pair_of(service), &requests.hold, &requests.replace) {
+            // H7: the disk was swapped, and its replacement is authorized now.
+            (Some(pair), None, Some(Ok(request)))
+                if service.phase == Phase::Restoring && request.pair == pair =>
+            {
+                refill_step(input, previous, &requests, now)
+            }
+            (Some(pair), hold, _) => {
+                let request = match hold {
+                    None => Request::Gone,
+                    Some(Ok(asked)) if *asked == pair => Request::Stands,
+                    Some(_) => Request::Differs,
+                };
+                hold_step(input, &pair, service, request, now)
+            }
+            // A record that names nobody holds nobody.
+            (None, ..) => ServiceStep::default(),
+        },
+        None => match (&requests.hold, &requests.replace) {
+            (Some(Ok(pair)), _) => {
+                let waiting = previous.filter(|service| {
+                    service.operation == ServiceOperation::OutOfService
+                        && service.phase == Phase::Waiting
+                        && pair_of(service).as_ref() == Some(pair)
+                });
+                let begun;
+                let service = if let Some(service) = waiting {
+                    service
+                } else {
+                    begun = hold::begin(pair, now);
+                    &begun
+                };
+                hold_step(input, pair, service, Request::Stands, now)
+            }
+            (None, Some(Ok(_))) => refill_step(input, previous, &requests, now),
+            // What is finished stays on record; what only waited is forgotten with its request.
+            _ => finished(previous),
+        },
+    };
+    // A request that cannot be understood, or that stands beside another, is never silently ignored.
+    if let Some(Err(error)) = &requests.hold
+        && step.out_of_service.is_none()
+    {
+        let (status, message) = malformed(error);
+        step.out_of_service = Some((status, OutOfServiceReason::Refused.as_str(), message));
+    }
+    if let Some(replace) = &requests.replace
+        && step.identity_replaced.is_none()
+    {
+        let message = match replace {
+            Err(error) => error.clone(),
+            Ok(_) => format!(
+                "V2: {REPLACE_IDENTITY} and a hold are never acted on together; remove {OUT_OF_SERVICE} and wait until the member is released, or remove {REPLACE_IDENTITY}"
+            ),
+        };
+        step.identity_replaced =
+            Some((ConditionStatus::False, IdentityReplacedReason::Refused.as_str(), message));
+    }
+    step
+}
+
+fn finished(previous: Option<&NodeLocalService>) -> ServiceStep {
+    let Some(service) = previous.filter(|service| service.phase != Phase::Waiting) else {
+        return ServiceStep::default();
+    };
+    let Some(pair) = pair_of(service) else { return ServiceStep::default() };
+    let mut step = ServiceStep { service: Some(service.clone()), ..ServiceStep::default() };
+    if service.operation == ServiceOperation::OutOfService {
+        let (status, reason, message) = hold::in_service(&pair);
+        step.out_of_service = Some((status, reason.as_str(), message));
+    } else {
+        step.identity_replaced = crate::refill::completed(service);
+    }
+    step
+}
+
+fn hold_step(
+    input: &Input<'_>,
+    pair: &Pair,
+    service: &NodeLocalService,
+    request: Request,
+    now: Time,
+) -> ServiceStep {
+    let facts = facts::of_hold(input, pair, service, request, now);
+    let step = hold::step(&facts, service);
+    ServiceStep {
+        service: step.service,
+        out_of_service: step.condition.map(|(status, reason, message)| (status, reason.as_str(), message)),
+        identity_replaced: None,
+        actions: step.actions,
+        wake_after: step.wake_after,
+    }
+}
+
+fn refill_step(
+    input: &Input<'_>,
+    previous: Option<&NodeLocalService>,
+    requests: &Requests,
+    now: Time,
+) -> ServiceStep {
+    let request = requests.replace.as_ref().and_then(|request| request.as_ref().ok());
+    crate::refill::step(input, previous, request, now)
+}
