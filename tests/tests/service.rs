@@ -188,11 +188,13 @@ async fn a_completed_replacement_applied_again_does_nothing(bed: Arc<Bed>) -> Te
 async fn a_disk_that_is_kept_comes_back_as_it_was_without_a_layout_version(bed: Arc<Bed>) -> TestResult {
     let site = site();
     let before = site.identity(&bed, "kn-2").await?;
+    let version = layout(&site, &site.member(&bed, "kn-2").await?).await?["version"].clone();
+    site.verify(&bed, "before-a-disk-is-kept", PROOF).await?;
     hold(&bed, &site, "kn-2").await?;
     site.annotate(&bed, HOLD, None).await?;
     site.wait_reason(&bed, OUT_OF_SERVICE, "InService", STEP).await?;
     assert_eq!(site.identity(&bed, "kn-2").await?, before);
-    assert_eq!(layout(&site, &site.member(&bed, "kn-2").await?).await?["version"], 2);
+    assert_eq!(layout(&site, &site.member(&bed, "kn-2").await?).await?["version"], version);
     site.wait_up_within(&bed, 2 * MINUTE).await?;
     Ok(())
 }

@@ -151,9 +151,9 @@ pub fn step(facts: &Facts, previous: &NodeLocalService) -> HoldStep {
     let mut actions = Vec::new();
     let condition = match previous.phase {
         Phase::Deactivating => deactivate(facts, &mut next, &mut actions),
-        Phase::Terminating => terminate(facts, &mut next),
-        Phase::OutOfService => holding(facts, &mut next),
-        Phase::Restoring => restore(facts, &mut next, &mut actions),
+        Phase::Terminating => Some(terminate(facts, &mut next)),
+        Phase::OutOfService => Some(holding(facts, &mut next)),
+        Phase::Restoring => Some(restore(facts, &mut next, &mut actions)),
         Phase::InService => Some(in_service(&facts.pair)),
         _ => gate(facts, &mut next),
     };
@@ -368,15 +368,15 @@ fn returned(facts: &Facts, next: &mut NodeLocalService) -> Said {
 }
 
 /// H3.
-fn terminate(facts: &Facts, next: &mut NodeLocalService) -> Option<Said> {
+fn terminate(facts: &Facts, next: &mut NodeLocalService) -> Said {
     if facts.request == Request::Gone {
-        return Some(release(facts, next));
+        return release(facts, next);
     }
     let node = match &facts.node {
         Ok(node) => node,
-        Err(why) => return Some(unknown(facts, why)),
+        Err(why) => return unknown(facts, why),
     };
-    Some(match alive(facts) {
+    match alive(facts) {
         Err(why) if facts.pods.is_err() => unknown(facts, &why),
         Ok(Alive::Label) => returned(facts, next),
         Ok(Alive::Pod(pod)) => no(
@@ -401,7 +401,7 @@ fn terminate(facts: &Facts, next: &mut NodeLocalService) -> Option<Said> {
                 ),
             ),
         },
-    })
+    }
 }
 
 /// A Pod object that vanished while its Node was not Ready proves nothing: the process may still run (H3).
@@ -438,21 +438,21 @@ fn safe(facts: &Facts) -> Said {
 }
 
 /// H4, H5.
-fn holding(facts: &Facts, next: &mut NodeLocalService) -> Option<Said> {
+fn holding(facts: &Facts, next: &mut NodeLocalService) -> Said {
     if facts.request == Request::Gone {
-        return Some(release(facts, next));
+        return release(facts, next);
     }
     match alive(facts) {
         Ok(Alive::No) => {}
-        Ok(Alive::Label) => return Some(returned(facts, next)),
+        Ok(Alive::Label) => return returned(facts, next),
         Ok(Alive::Pod(_) | Alive::Up) => {
             next.safe_since = None;
             enter(next, Phase::Terminating, facts.now);
-            return Some(terminating(facts));
+            return terminating(facts);
         }
-        Err(why) => return Some(unknown(facts, &why)),
+        Err(why) => return unknown(facts, &why),
     }
-    Some(off(facts, next))
+    off(facts, next)
 }
 
 /// The member is off: its disk may be touched as long as the others carry the site (H4, H5).
@@ -484,18 +484,18 @@ fn restoring(facts: &Facts, what: &str) -> Said {
 }
 
 /// H6, H7. A request that comes meanwhile waits for the end of this one.
-fn restore(facts: &Facts, next: &mut NodeLocalService, actions: &mut Vec<Action>) -> Option<Said> {
+fn restore(facts: &Facts, next: &mut NodeLocalService, actions: &mut Vec<Action>) -> Said {
     let pair = &facts.pair;
     if let Err(why) = &facts.free {
-        return Some(restoring(facts, &format!("nothing is done while {why}")));
+        return restoring(facts, &format!("nothing is done while {why}"));
     }
     let node = match &facts.node {
         Ok(node) if !node.uid.is_empty() => node,
-        Ok(_) => return Some(restoring(facts, "its Node is not there")),
-        Err(why) => return Some(restoring(facts, why)),
+        Ok(_) => return restoring(facts, "its Node is not there"),
+        Err(why) => return restoring(facts, why),
     };
     let Some(token) = &facts.token else {
-        return Some(restoring(facts, "its DaemonSet has no activation token yet"));
+        return restoring(facts, "its DaemonSet has no activation token yet");
     };
     if node.label.as_ref() != Some(token) {
         if !facts.pools_managed {
@@ -511,32 +511,32 @@ fn restore(facts: &Facts, next: &mut NodeLocalService, actions: &mut Vec<Action>
                 dry_run: false,
             });
         }
-        return Some(restoring(facts, "its activation returns to its Node"));
+        return restoring(facts, "its activation returns to its Node");
     }
     if let (Some(other), Some(recorded)) = (facts.other_identity, facts.identity.or(next.garage_node_id)) {
         next.returned_at = None;
-        return Some(no(
+        return no(
             Reason::DifferentIdentity,
             format!(
                 "{pair} came back as {} and is recorded as {}; nothing is inferred from that: if its disk was wiped or replaced on purpose, set the annotation {REPLACE_IDENTITY}={pair}/{recorded}, else put the right disk back",
                 other.short(),
                 recorded.short(),
             ),
-        ));
+        );
     }
     if let Err(why) = &facts.is_back {
         next.returned_at = None;
-        return Some(restoring(facts, why));
+        return restoring(facts, why);
     }
     let since = *next.returned_at.get_or_insert(facts.now);
     if facts.now.seconds_since(since) < BACK_FOR {
-        return Some(restoring(facts, "its identity is up and is watched for 30 s"));
+        return restoring(facts, "its identity is up and is watched for 30 s");
     }
     next.pod_uid = None;
     next.activation_returns = None;
     next.returned_at = None;
     enter(next, Phase::InService, facts.now);
-    Some(in_service(pair))
+    in_service(pair)
 }
 
 /// What a hold that is over says (H6).

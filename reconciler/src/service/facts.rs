@@ -89,8 +89,8 @@ fn allowed(input: &Input<'_>) -> Judged {
                 .values()
                 .filter_map(|node| {
                     Some(validate::Member {
-                        pool: node.spec.node_local_pool_name.as_ref()?.to_string(),
-                        kubernetes_node: node.spec.kubernetes_node_name.as_ref()?.to_string(),
+                        pool: node.spec.node_local_pool_name.clone()?,
+                        kubernetes_node: node.spec.kubernetes_node_name.clone()?,
                         node_id: node.node_id().map(|id| id.to_string()),
                         pin: node
                             .metadata
@@ -189,8 +189,8 @@ fn with_members(input: &Input<'_>, facts: &mut Facts) {
         facts.other_identity = answered.filter(|id| facts.identity.is_some_and(|recorded| recorded != *id));
     }
     let core = input.observation.garage.core.as_ref().ok();
-    let others = members.all.values().filter(|member| member.pair != facts.pair);
-    let wrong = others.filter_map(|member| wrong_with(&site, member, core)).next();
+    let mut others = members.all.values().filter(|member| member.pair != facts.pair);
+    let wrong = others.find_map(|member| wrong_with(&site, member, core));
     facts.rest = wrong.clone().map_or(Ok(()), Err);
     facts.members = if members.stopped || members.conflict {
         let why = problems.first().map(|problem| problem.message.clone());

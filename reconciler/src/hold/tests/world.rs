@@ -5,6 +5,7 @@ use super::*;
 use crate::sim::rng::Rng;
 
 /// What is so, and what is stored.
+#[allow(clippy::struct_excessive_bools, reason = "each is one thing that is so or not")]
 struct World {
     now: i64,
     asked: bool,
@@ -147,7 +148,7 @@ fn whatever_fails_between_any_two_writes_no_label_goes_outside_the_gate_and_no_d
                 8 | 9 if world.others && world.up => world.proof = true,
                 _ => {}
             }
-            world.advance(i64::try_from(rng.between(1, 40)).unwrap(), &mut rng);
+            world.advance(rng.between(1, 40), &mut rng);
             let fault = |rng: &mut Rng| match rng.below(6) {
                 0 => Fault::Before,
                 1 => Fault::After,
