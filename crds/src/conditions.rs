@@ -173,6 +173,8 @@ reasons! {
         WaitingForQuorum,
         /// False: the layout is not settled (R1).
         WaitingForLayout,
+        /// False: the layout holds the old and the new identity at once (R2, R4a).
+        BothIdentitiesInLayout,
         /// False: the staging area holds changes of others (R3).
         ForeignStagedChanges,
         /// False: a drain, migration or another hand is on the layout (P15).

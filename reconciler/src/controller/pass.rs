@@ -90,8 +90,13 @@ pub(super) async fn run(cached: &GarageCluster, shared: &Shared, memory: &mut Me
         memory: &memory.pool,
         settings: &shared.settings.pools,
         proof: &proof,
+        dry_run: None,
     };
-    let service = service::step(&input, Time::new(now));
+    let mut service = service::step(&input, Time::new(now));
+    if !service.checks.is_empty() {
+        let dry_run = Some(serving::check(shared, &service.checks).await?);
+        service = service::step(&service::Input { dry_run, ..input }, Time::new(now));
+    }
 
     let mut parts = Parts::default();
     parts.pools(&pools);

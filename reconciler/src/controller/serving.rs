@@ -6,9 +6,21 @@ use kube::ResourceExt as _;
 use super::pass::{kubernetes_only, perform, target};
 use super::read::{self, Live};
 use super::{Error, Shared};
-use crate::act::{Action, Clients, Endpoints, Event};
+use crate::act::{Action, Clients, Endpoints, Event, Outcome};
 use crate::service::ServiceStep;
 use crate::status::Parts;
+
+/// R1: asks the API server, and with it every admission webhook, whether it would accept writes that are to come.
+pub(super) async fn check(shared: &Shared, checks: &[Action]) -> Result<Result<(), String>, Error> {
+    for action in checks {
+        match perform(shared, action, &kubernetes_only(shared)).await? {
+            Outcome::Executed(_) => {}
+            Outcome::NotExecuted(refusal) => return Ok(Err(refusal.to_string())),
+            Outcome::Unknown(why) => return Ok(Err(why)),
+        }
+    }
+    Ok(Ok(()))
+}
 
 /// Puts the step into the pass's one status write.
 pub(super) fn say(step: &ServiceStep, parts: &mut Parts) -> Result<(), Error> {

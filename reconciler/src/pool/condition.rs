@@ -238,7 +238,7 @@ fn different_identity(member: &Member<'_>, input: &Input<'_>) -> Option<Problem>
     Some(Problem::new(
         PoolsReason::WaitingForReplacement,
         format!(
-            "{} answers with the identity {} but is recorded as {}; it is kept out of the layout. If its disk was wiped or replaced on purpose, set the annotation {}: {}/{recorded}; else put the right disk back",
+            "{} answers with the identity {} but is recorded as {}; it is kept out of the layout. If its disk was wiped or replaced on purpose, set the annotation {}={}/{recorded}; else put the right disk back",
             member.pair,
             actual.short(),
             recorded.short(),

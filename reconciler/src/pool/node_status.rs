@@ -123,7 +123,7 @@ fn readiness(
             ConditionStatus::False,
             NodeReadyReason::ReconcileFailed,
             format!(
-                "the process answers with the identity {} but this member is {}; if its disk was wiped or replaced on purpose, set the annotation {}: {}/{recorded} on the GarageCluster",
+                "the process answers with the identity {} but this member is {}; if its disk was wiped or replaced on purpose, set the annotation {}={}/{recorded} on the GarageCluster",
                 actual.short(),
                 recorded.short(),
                 annotation::cluster::REPLACE_IDENTITY,

@@ -79,7 +79,7 @@ fn unasked() -> Judged {
 }
 
 /// V1 to V9 on what stands, by the rules of admission themselves.
-fn allowed(input: &Input<'_>) -> Judged {
+pub(super) fn allowed(input: &Input<'_>) -> Judged {
     let view =
         ClusterView::from_json("the GarageCluster", input.stored).map_err(|error| error.to_string())?;
     let members = match &input.observation.kubernetes.garage_nodes {

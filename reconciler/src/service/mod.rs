@@ -16,7 +16,7 @@ use holdfast_crds::v1beta2::GarageCluster;
 use crate::act::Action;
 use crate::hold::{self, Request};
 use crate::observe::Observation;
-use crate::{pool, proof};
+use crate::{pool, proof, refill};
 
 pub use live::Pairs;
 
@@ -34,6 +34,8 @@ pub struct Input<'a> {
     pub settings: &'a pool::Settings,
     /// What this pass decided about the proof (H1).
     pub proof: &'a proof::Step,
+    /// What came of the step's [`ServiceStep::checks`], when it is asked again.
+    pub dry_run: Option<Result<(), String>>,
 }
 
 /// A condition to set: status, reason, message.
@@ -48,6 +50,8 @@ pub struct ServiceStep {
     pub out_of_service: Option<Said>,
     /// `NodeLocalIdentityReplaced`; `None` removes it.
     pub identity_replaced: Option<Said>,
+    /// Dry runs to be performed before anything is written (R1); then the step is asked again. Empty: it stands.
+    pub checks: Vec<Action>,
     /// To be done in this order after the status was written, if it stood; the first that was not executed
     /// ends the row.
     pub actions: Vec<Action>,
@@ -169,7 +173,7 @@ pub fn step(input: &Input<'_>, now: Time) -> ServiceStep {
             }
             (None, Some(Ok(_))) => refill_step(input, previous, &requests, now),
             // What is finished stays on record; what only waited is forgotten with its request.
-            _ => finished(previous),
+            _ => finished(input, previous),
         },
     };
     // A request that cannot be understood, or that stands beside another, is never silently ignored.
@@ -194,7 +198,7 @@ pub fn step(input: &Input<'_>, now: Time) -> ServiceStep {
     step
 }
 
-fn finished(previous: Option<&NodeLocalService>) -> ServiceStep {
+fn finished(input: &Input<'_>, previous: Option<&NodeLocalService>) -> ServiceStep {
     let Some(service) = previous.filter(|service| service.phase != Phase::Waiting) else {
         return ServiceStep::default();
     };
@@ -204,7 +208,9 @@ fn finished(previous: Option<&NodeLocalService>) -> ServiceStep {
         let (status, reason, message) = hold::in_service(&pair);
         step.out_of_service = Some((status, reason.as_str(), message));
     } else {
-        step.identity_replaced = crate::refill::completed(service);
+        let garage = Some(&input.observation.garage);
+        step.identity_replaced =
+            service.replacement.as_ref().map(|done| text(refill::completed(&pair, done, garage)));
     }
     step
 }
@@ -222,6 +228,7 @@ fn hold_step(
         service: step.service,
         out_of_service: step.condition.map(|(status, reason, message)| (status, reason.as_str(), message)),
         identity_replaced: None,
+        checks: Vec::new(),
         actions: step.actions,
         wake_after: step.wake_after,
     }
@@ -234,5 +241,22 @@ fn refill_step(
     now: Time,
 ) -> ServiceStep {
     let request = requests.replace.as_ref().and_then(|request| request.as_ref().ok());
-    crate::refill::step(input, previous, request, now)
+    let pair = previous.filter(|service| is_under_way(service)).and_then(pair_of);
+    let Some(pair) = pair.or_else(|| request.map(|request| request.pair.clone())) else {
+        return finished(input, previous);
+    };
+    let facts = refill::read(input, &pair, request, previous, facts::allowed(input), now);
+    let step = refill::step(&facts, previous);
+    ServiceStep {
+        service: step.service,
+        out_of_service: None,
+        identity_replaced: step.condition.map(text),
+        checks: step.checks,
+        actions: step.actions,
+        wake_after: step.wake_after,
+    }
+}
+
+fn text((status, reason, message): refill::Said) -> Said {
+    (status, reason.as_str(), message)
 }

@@ -164,7 +164,7 @@ fn a_wiped_disk_never_enters_the_layout_and_the_message_has_the_annotation_to_se
         &[
             "9999999999999999",
             "1111111111111111",
-            &format!("garage.rajsingh.info/node-local-replace-identity: fast/kn-1/{}", id(0x11)),
+            &format!("garage.rajsingh.info/node-local-replace-identity=fast/kn-1/{}", id(0x11)),
         ],
     );
     assert_eq!(world.versions.len(), 1);
