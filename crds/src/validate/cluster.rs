@@ -84,6 +84,9 @@ fn rules(
     let replace = edits.replace.set().map(|v| parse::<ReplaceRequest>(edits.replace, v)).transpose()?;
 
     let service = old.and_then(|o| o.service.as_ref());
+    if restores_own(service, edits) {
+        return transport::validate(addressed, old, new);
+    }
     not_mid_way(service, edits)?;
     never_both(edits)?;
     if let Some(pair) = &hold {
@@ -118,6 +121,20 @@ fn malformed(edit: Edit<'_>, error: &InvalidRequest) -> Refusal {
 /// V1 for the token: an empty one is ignored, any other has at most 253 characters.
 fn syntax_of_token(edit: Edit<'_>) -> Result<(), Refusal> {
     edit.set().map_or(Ok(()), |token| RequestToken::parse(token).map(drop).map_err(|e| malformed(edit, &e)))
+}
+
+/// A replacement's own request, set again after it was removed by force (the webhook was down): without it V10
+/// refuses the pins that it still has to move. The identity on record may be the new one in part by then.
+fn restores_own(service: Option<&Service>, edits: &Edits<'_>) -> bool {
+    let Some(service) = service.filter(|service| service.is_mid_way()) else { return false };
+    let own = |value: &str| {
+        value.parse::<ReplaceRequest>().is_ok_and(|request| {
+            let old = request.old_node_id.to_string();
+            request.pair.to_string() == service.pair()
+                && service.old_node_id.as_deref().is_some_and(|id| id.eq_ignore_ascii_case(&old))
+        })
+    };
+    edits.replace.old.is_none() && edits.hold.new.is_none() && edits.replace.new.is_some_and(own)
 }
 
 /// V7.

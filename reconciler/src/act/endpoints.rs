@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use holdfast_crds::ids::{LayoutVersion, NodeId};
 
 use super::{CallFailure, GarageCalls, Peer, Refusal, RepairKind};
-use crate::garage::{Client, Error, Http, Secret};
+use crate::garage::{Client, Error, Http, Preview, Secret};
 use crate::observe::{Endpoint, Layout, StagedChange};
 
 /// Endpoints of one pass: where the running Pods' Admin APIs are, and the token they take.
@@ -68,6 +68,13 @@ impl GarageCalls for Endpoints {
         changes: &[StagedChange],
     ) -> Result<Layout, CallFailure> {
         Ok(self.at(at)?.update_layout(changes, None).await?)
+    }
+
+    async fn preview_layout(&self, at: Option<NodeId>) -> Result<Option<Layout>, CallFailure> {
+        Ok(match self.at(at)?.preview_layout().await? {
+            Preview::Accepted(layout) => Some(layout),
+            Preview::Refused(_) => None,
+        })
     }
 
     async fn apply_layout(&self, at: Option<NodeId>, version: LayoutVersion) -> Result<Layout, CallFailure> {

@@ -36,6 +36,12 @@ pub trait GarageCalls: Sync {
         at: Option<NodeId>,
         changes: &[StagedChange],
     ) -> impl Future<Output = Result<Layout, CallFailure>> + Send;
+    /// `PreviewClusterLayoutChanges`: the layout that an apply of everything staged would make; `None`: Garage would
+    /// refuse it.
+    fn preview_layout(
+        &self,
+        at: Option<NodeId>,
+    ) -> impl Future<Output = Result<Option<Layout>, CallFailure>> + Send;
     /// `ApplyClusterLayout`; answers the new layout.
     fn apply_layout(
         &self,
@@ -151,6 +157,15 @@ async fn apply<G: GarageCalls>(
     if staged.is_empty() || !is_exactly_staged(&before, staged) {
         return refuse("what is staged is not exactly ours".to_owned());
     }
+    // R2: what would come of it. A preview changes nothing, so that its failure is certain.
+    match garage.preview_layout(at).await {
+        Ok(Some(preview)) if roles_hold(&preview, staged) => {}
+        Ok(Some(_)) => return refuse("the preview does not hold the roles that are staged".to_owned()),
+        Ok(None) => return refuse("Garage would refuse it (preview)".to_owned()),
+        Err(_) => {
+            return Outcome::NotExecuted(Refusal::Garage("the layout could not be previewed".to_owned()));
+        }
+    }
     match garage.apply_layout(at, version).await {
         Ok(after) if roles_hold(&after, staged) => Outcome::Executed(Answer::Layout(after)),
         Ok(_) => Outcome::Unknown("the applied layout does not hold the roles that were staged".to_owned()),
@@ -186,6 +201,7 @@ mod tests {
         layout: Mutex<Layout>,
         late: Option<StagedChange>,
         fail: bool,
+        refuses: bool,
         applied: Mutex<u32>,
     }
 
@@ -200,6 +216,7 @@ mod tests {
             }),
             late: None,
             fail: false,
+            refuses: false,
             applied: Mutex::new(0),
         }
     }
@@ -217,6 +234,13 @@ mod tests {
             layout.staged.extend(changes.iter().cloned());
             layout.staged.extend(self.late.clone());
             Ok(layout.clone())
+        }
+        async fn preview_layout(&self, _: Option<NodeId>) -> Result<Option<Layout>, CallFailure> {
+            let mut layout = self.layout.lock().unwrap().clone();
+            for change in std::mem::take(&mut layout.staged) {
+                layout.roles.insert(change.id, change.role.unwrap());
+            }
+            Ok((!self.refuses).then_some(layout))
         }
         async fn apply_layout(
             &self,
@@ -277,6 +301,15 @@ mod tests {
         let node = node(vec![]);
         let outcome = apply(&node, None, LayoutVersion(2), &[]).await;
         assert!(matches!(outcome, Outcome::NotExecuted(_)), "{outcome:?}");
+        assert_eq!(*node.applied.lock().unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_layout_that_the_preview_refuses_is_never_applied() {
+        let mut node = node(vec![change(1)]);
+        node.refuses = true;
+        let outcome = apply(&node, None, LayoutVersion(2), &[change(1)]).await;
+        assert!(matches!(outcome, Outcome::NotExecuted(Refusal::Layout(_))), "{outcome:?}");
         assert_eq!(*node.applied.lock().unwrap(), 0);
     }
 

@@ -93,9 +93,13 @@ pub(super) async fn run(cached: &GarageCluster, shared: &Shared, memory: &mut Me
         dry_run: None,
     };
     let mut service = service::step(&input, Time::new(now));
+    let mut asked = true;
     if !service.checks.is_empty() {
-        let dry_run = Some(serving::check(shared, &service.checks).await?);
-        service = service::step(&service::Input { dry_run, ..input }, Time::new(now));
+        // Where nobody said no because an object changed since it was read, it is asked again, and until then the
+        // record and its condition stay as they are.
+        let judged = serving::check(shared, &service.checks).await?;
+        asked = judged.is_some();
+        service = service::step(&service::Input { dry_run: judged, ..input }, Time::new(now));
     }
 
     let mut parts = Parts::default();
@@ -110,7 +114,9 @@ pub(super) async fn run(cached: &GarageCluster, shared: &Shared, memory: &mut Me
         None => parts.removed_conditions.push(ConditionType::FullyReplicated.as_str().to_owned()),
     }
     parts.redundancy = Some(to_value(proof.redundancy.as_ref())?);
-    serving::say(&service, &mut parts)?;
+    if asked {
+        serving::say(&service, &mut parts)?;
+    }
     memory.say(&mut parts, now);
 
     let mut launches = proof.actions;
@@ -122,13 +128,16 @@ pub(super) async fn run(cached: &GarageCluster, shared: &Shared, memory: &mut Me
     if memory.may_not_act(now) {
         return Ok(Next::Active(ACTIVE));
     }
-    serving::publish(shared, &live, &service).await?;
-    let mut acted =
-        act(shared, &observation, &live, pools, launches, proof.redundancy.as_ref(), memory).await?;
+    if asked {
+        serving::publish(shared, &live, &service).await?;
+    }
+    // First of all, while what this pass saw is young: a skip acknowledges for whoever is down by then.
+    let mut acted = false;
     if stands && !service.actions.is_empty() {
         let clients = clients(shared, &observation.kubernetes, memory);
-        acted |= serving::act(shared, &live, &service, &clients).await?;
+        acted = serving::act(shared, &live, &service, &clients).await?;
     }
+    acted |= act(shared, &observation, &live, pools, launches, proof.redundancy.as_ref(), memory).await?;
     let settled = parts
         .conditions
         .get(ConditionType::NodeLocalPoolsReady.as_str())
@@ -137,7 +146,7 @@ pub(super) async fn run(cached: &GarageCluster, shared: &Shared, memory: &mut Me
         .redundancy
         .and_then(|r| r.verification)
         .is_some_and(|v| proof::is_active(v.phase) || v.phase == Phase::Partial);
-    Ok(if acted {
+    Ok(if acted || !asked {
         Next::Active(AFTER_ACTION)
     } else if let Some(after) = service.wake_after {
         Next::Active(after)
@@ -266,7 +275,10 @@ fn nothing_to_ask(view: &KubernetesView) -> GarageView {
 /// The highest layout version that status records (O6).
 fn recorded_version(cluster: &GarageCluster) -> Option<LayoutVersion> {
     let status = cluster.status.as_ref()?;
-    status.redundancy.as_ref()?.verification.as_ref()?.layout_version
+    let proven = status.redundancy.as_ref().and_then(|r| r.verification.as_ref()?.layout_version);
+    let applied =
+        status.node_local_service.as_ref().and_then(|service| service.replacement.as_ref()?.layout_version);
+    proven.max(applied)
 }
 
 /// Writes the status once. False when somebody's newer evidence stands instead (P20).

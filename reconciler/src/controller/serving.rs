@@ -6,20 +6,23 @@ use kube::ResourceExt as _;
 use super::pass::{kubernetes_only, perform, target};
 use super::read::{self, Live};
 use super::{Error, Shared};
-use crate::act::{Action, Clients, Endpoints, Event, Outcome};
+use crate::act::{Action, Answer, Clients, Endpoints, Event, Outcome, Refusal};
 use crate::service::ServiceStep;
 use crate::status::Parts;
 
 /// R1: asks the API server, and with it every admission webhook, whether it would accept writes that are to come.
-pub(super) async fn check(shared: &Shared, checks: &[Action]) -> Result<Result<(), String>, Error> {
+/// `None`: an object changed since it was read.
+pub(super) async fn check(shared: &Shared, checks: &[Action]) -> Result<Option<Result<(), String>>, Error> {
     for action in checks {
         match perform(shared, action, &kubernetes_only(shared)).await? {
             Outcome::Executed(_) => {}
-            Outcome::NotExecuted(refusal) => return Ok(Err(refusal.to_string())),
-            Outcome::Unknown(why) => return Ok(Err(why)),
+            Outcome::NotExecuted(Refusal::Conflict(_)) => return Ok(None),
+            // A fail-closed webhook that is down answers so: the real write would fail as well.
+            Outcome::Unknown(why) => return Ok(Some(Err(why))),
+            Outcome::NotExecuted(refusal) => return Ok(Some(Err(refusal.to_string()))),
         }
     }
-    Ok(Ok(()))
+    Ok(Some(Ok(())))
 }
 
 /// Puts the step into the pass's one status write.
@@ -99,8 +102,16 @@ pub(super) async fn act(
         tracing::info!(cluster = %name, "the request changed during the pass; the next one judges it");
         return Ok(true);
     }
+    let replaced = step.service.as_ref().and_then(|service| service.replacement.as_ref());
     for action in &step.actions {
-        if !perform(shared, action, clients).await?.executed() {
+        let outcome = perform(shared, action, clients).await?;
+        if let Outcome::Executed(Answer::Skipped(acked)) = &outcome
+            && let Some(other) = acked.iter().find(|id| Some(**id) != replaced.map(|r| r.old_node_id))
+        {
+            // R4: judged by the history; but somebody else was down at that very moment.
+            tracing::warn!(node = %other.short(), "a skip of dead nodes acknowledged for another node than the replaced one");
+        }
+        if !outcome.executed() {
             break;
         }
     }

@@ -137,6 +137,14 @@ pub async fn observe_garage(
             }
         }
     };
+    if let (Some(seen), Ok(core)) = (&peers, &view.core)
+        && let Some(newer) = newer_version(seen, core.layout.version)
+    {
+        // O6: a node shows a newer layout than the endpoint that was believed, so that one is behind.
+        view.core = Err(NotObserved {
+            what: format!("an endpoint with a layout version before {newer}, which another node shows"),
+        });
+    }
     view.peer_views = peers.map(|seen| believed_peers(seen, view.core.as_ref().ok()));
     view.sync_rpc_errors = sync_rpc_errors;
     view.calls = sites.iter().map(|site| site.client.calls()).sum();
@@ -362,6 +370,20 @@ async fn by_identity<'a, T, F: Future<Output = Result<T, Error>>>(
         .enumerate()
         .map(|(place, site)| (site.endpoint, answers.remove(&place).unwrap_or(Err(Silence::TimedOut))))
         .collect()
+}
+
+/// The highest layout version above `current` that a node of known identity shows.
+fn newer_version(
+    seen: &[(Endpoint, Result<Seen, Silence>)],
+    current: LayoutVersion,
+) -> Option<LayoutVersion> {
+    seen.iter()
+        .filter_map(|(endpoint, answer)| {
+            let seen = answer.as_ref().ok()?;
+            (endpoint.node.is_some() && endpoint.node == seen.identity).then_some(seen.version)
+        })
+        .filter(|version| *version > current)
+        .max()
 }
 
 /// O8, with O6: a view counts for the identity that gave it, and only when it is of the layout that the pass

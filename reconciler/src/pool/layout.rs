@@ -112,6 +112,16 @@ pub fn plan(
     if due.is_empty() && core.layout.staged.is_empty() {
         return;
     }
+    // Before what is staged is judged: a replacement stages its own two changes.
+    if let Some(service) = cluster.service_in_progress() {
+        if !due.is_empty() {
+            problems.push(Problem::new(
+                PoolsReason::WaitingForReplacement,
+                format!("the layout is not changed while {service} is in progress"),
+            ));
+        }
+        return;
+    }
     if !foreign.is_empty() || core.layout.staged_parameters.is_some() {
         let mut told = foreign;
         told.extend(core.layout.staged_parameters.is_some().then(|| "layout parameters".to_owned()));
@@ -133,15 +143,6 @@ pub fn plan(
         return;
     }
     if members.conflict {
-        return;
-    }
-    if let Some(service) = cluster.service_in_progress() {
-        if !due.is_empty() {
-            problems.push(Problem::new(
-                PoolsReason::WaitingForReplacement,
-                format!("the layout is not changed while {service} is in progress"),
-            ));
-        }
         return;
     }
     let is_up = |id: &NodeId| core.nodes.get(id).is_some_and(|node| node.is_up);

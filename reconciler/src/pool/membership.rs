@@ -278,6 +278,11 @@ impl<'a> Members<'a> {
         }
         for member in self.all.values() {
             if member.skipped {
+                // A refill moves the pins itself, but a GarageNode that was deleted meanwhile is made again here.
+                let replacing = identity::replacement(input).is_some_and(|(pair, ..)| pair == member.pair);
+                if replacing && member.record.is_none() {
+                    step.actions.extend(identity::plan_record(site, member, input));
+                }
                 continue;
             }
             if no_other_hand {

@@ -15,7 +15,7 @@ use crate::observe::{Core, judge};
 use crate::pool::layout::unsettled;
 
 /// A skip that changed nothing yet is asked for again after this many seconds.
-const SKIP_AGAIN: i64 = 30;
+const SKIP_AGAIN: i64 = 10;
 
 pub(super) fn applies(facts: &Facts<'_>, old: NodeId, new: NodeId) -> Said {
     no(
@@ -115,8 +115,21 @@ fn applied(facts: &Facts<'_>, service: &NodeLocalService, core: &Core) -> Refill
 /// A node that acknowledged the version has it; without trackers one version is live everywhere.
 fn seen_by_another(core: &Core, version: LayoutVersion) -> bool {
     core.history.trackers.as_ref().is_none_or(|trackers| {
-        trackers.iter().any(|(id, tracker)| Some(*id) != core.answering && tracker.ack >= version)
+        let other = |id: NodeId| core.answering.is_some_and(|answering| answering != id);
+        trackers.iter().any(|(id, tracker)| other(*id) && tracker.ack >= version)
     })
+}
+
+/// Whether it is certain that nothing of an intent was staged or applied: a node that is silent may have applied it
+/// and died before it told anybody.
+fn nothing_was_begun(facts: &Facts<'_>, core: &Core, old: NodeId) -> bool {
+    let answered = |id: NodeId| {
+        let views = facts.garage.peer_views.as_ref();
+        judge::is_up(core, id) && views.is_some_and(|views| matches!(views.get(&id), Some(Ok(_))))
+    };
+    core.layout.staged.is_empty()
+        && core.layout.staged_parameters.is_none()
+        && judge::storage_nodes(core).filter(|id| *id != old).all(answered)
 }
 
 fn not_applied(
@@ -130,8 +143,8 @@ fn not_applied(
         Ok(ready) => ready,
         Err((reason, why)) => {
             let why = format!("the identity of {} is not replaced yet: {why}", facts.pair);
-            if core.layout.staged.is_empty() {
-                // Nothing was begun: the next attempt writes an intent of its own.
+            if nothing_was_begun(facts, core, intent.old_node_id) {
+                // The next attempt writes an intent of its own.
                 let mut next = service.clone();
                 next.phase = Phase::Waiting;
                 next.phase_started_at = Some(facts.now);
@@ -142,7 +155,11 @@ fn not_applied(
         }
     };
     let said = applies(facts, intent.old_node_id, ready.new);
-    if ready.base != base {
+    if ready.base < base {
+        let why = format!("the answering node shows layout version {}, and {base} was seen", ready.base);
+        return stands(service, no(Reason::WaitingForLayout, why));
+    }
+    if ready.base > base {
         // Another's version came between: the plan rests on it now, and is written before anything is done (R3).
         let mut next = service.clone();
         if let Some(replacement) = &mut next.replacement {
@@ -180,6 +197,13 @@ pub(super) fn settling(facts: &Facts<'_>, service: &NodeLocalService, intent: &R
     if core.layout.roles.contains_key(&old) {
         return stands(service, reappeared(&facts.pair, old));
     }
+    if intent.new_node_id.is_none_or(|new| !core.layout.roles.contains_key(&new)) {
+        let why = format!(
+            "the layout no longer holds the new identity of {}: another hand removed its role; give it the role again, with zone, capacity and tags of the old one",
+            facts.pair
+        );
+        return stands(service, no(Reason::WaitingForLayoutRoles, why));
+    }
     let Some(why) = unsettled(core) else {
         let mut next = service.clone();
         next.phase = Phase::RepairingPins;
@@ -195,7 +219,7 @@ pub(super) fn settling(facts: &Facts<'_>, service: &NodeLocalService, intent: &R
             no(
                 Reason::SettlingBlocked,
                 format!(
-                    "the replacement of {} cannot settle: {blocked}; one more failure stops the site: bring that node back first",
+                    "the replacement of {} cannot settle yet: {blocked}; every layout node but the replaced one must be up, and one more failure stops the site",
                     facts.pair
                 ),
             ),
@@ -206,8 +230,15 @@ pub(super) fn settling(facts: &Facts<'_>, service: &NodeLocalService, intent: &R
         Reason::Settling,
         format!("the replacement of {} settles ({why}); do not touch another node", facts.pair),
     );
+    if let Err(hand) = &facts.free {
+        let why = format!(
+            "the replacement of {} settles ({why}), and the dead identity is not skipped while {hand}; do not touch another node",
+            facts.pair
+        );
+        return stands(service, no(Reason::SettlingBlocked, why));
+    }
     let asked = intent.skipped_at.is_some_and(|at| facts.now.seconds_since(at) < SKIP_AGAIN);
-    if asked || !holds_back(core, old) || facts.free.is_err() {
+    if asked || !holds_back(core, old) || core.answering.is_none() {
         return stands(&next, said);
     }
     if let Some(replacement) = &mut next.replacement {

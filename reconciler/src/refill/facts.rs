@@ -169,13 +169,15 @@ fn pins(site: &Site, member: &Member<'_>, live: Option<&Pairs>, new: NodeId) -> 
     let mut claim = match annotations.get(&claim_key).map(|text| HostPathClaim::parse(text)) {
         Some(Ok(claim)) => claim,
         Some(Err(error)) => return Err(format!("the HostPath claim of {pair} cannot be read: {error}")),
-        None => return Err(format!("{pair} has no HostPath claim")),
+        // The Node object was made anew: it is claimed again with the identity that it has now.
+        None => HostPathClaim::new(&site.id, &pair.pool, member.pool.host_paths()),
     };
     let current = |key: &str| annotations.get(key).map(String::as_str);
     let named = [claim.garage_node_id, current(&identity_key).and_then(|id| id.parse().ok())];
     claim.garage_node_id = Some(new);
     let move_node = PatchBuilder::new()
         .unchanged(&node.uid().unwrap_or_default(), &node.resource_version().unwrap_or_default())
+        .ensure_map("annotations", node.metadata.annotations.is_some())
         .set_entry("annotations", &claim_key, current(&claim_key), claim.to_annotation())
         .set_entry("annotations", &identity_key, current(&identity_key), new.to_string());
     let target = Target::namespaced(Kind::GarageNode, &site.id.namespace, &record.name);
@@ -187,7 +189,11 @@ fn pins(site: &Site, member: &Member<'_>, live: Option<&Pairs>, new: NodeId) -> 
         record.annotation(annotation::node::RECOVERY_PIN),
         new.to_string(),
     );
-    let move_status = on_record().add(["status", "nodeId"], new.to_string());
+    let move_status = if record.value["status"].is_object() {
+        on_record().add(["status", "nodeId"], new.to_string())
+    } else {
+        on_record().add(["status"], serde_json::json!({ "nodeId": new.to_string() }))
+    };
     let write = |target: &Target, status, patch: PatchBuilder| Write {
         target: target.clone(),
         status,

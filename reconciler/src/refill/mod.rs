@@ -142,7 +142,7 @@ pub fn step(facts: &Facts<'_>, previous: Option<&NodeLocalService>) -> RefillSte
             Phase::Applying => apply::applying(facts, service, replacement),
             Phase::Settling => apply::settling(facts, service, replacement),
             Phase::RepairingPins => pins::repair(facts, service, replacement),
-            Phase::Completed if is_answered(facts, replacement) => {
+            Phase::Completed if is_answered(facts.request, service) => {
                 let mut step = RefillStep { service: Some(service.clone()), ..RefillStep::default() };
                 step.condition = Some(completed(&facts.pair, replacement, Some(facts.garage)));
                 step
@@ -154,10 +154,10 @@ pub fn step(facts: &Facts<'_>, previous: Option<&NodeLocalService>) -> RefillSte
 }
 
 /// R5: the request is the one that was completed. Without a request the record stands as well.
-fn is_answered(facts: &Facts<'_>, replacement: &Replacement) -> bool {
-    facts
-        .request
-        .is_none_or(|request| request.pair == facts.pair && request.old_node_id == replacement.old_node_id)
+pub fn is_answered(request: Option<&ReplaceRequest>, service: &NodeLocalService) -> bool {
+    let old = service.replacement.as_ref().map(|replacement| replacement.old_node_id);
+    service.phase == Phase::Completed
+        && request.is_none_or(|request| is_about(service, &request.pair) && Some(request.old_node_id) == old)
 }
 
 /// What a replacement that is done says (R6), or that another hand undid it (R5).
@@ -197,6 +197,19 @@ fn waiting(facts: &Facts<'_>, previous: Option<&NodeLocalService>) -> RefillStep
         .unwrap_or_else(|| begin(&facts.pair, facts.now));
     let old = request.old_node_id;
     let mut step = RefillStep { wake_after: Some(Duration::from_secs(5)), ..RefillStep::default() };
+    if let Some(done) = preconditions::applied_already(facts, old) {
+        service.garage_node_id = Some(old);
+        service.pod_uid.clone_from(&facts.pod_uid);
+        service.phase = Phase::Settling;
+        service.phase_started_at = Some(facts.now);
+        step.condition = Some(no(
+            Reason::Settling,
+            format!("the new identity of {} has the old one's role already; it settles", facts.pair),
+        ));
+        service.replacement = Some(done);
+        step.service = Some(service);
+        return step;
+    }
     match preconditions::judge(facts, old, None) {
         Err((reason, why)) => {
             if reason == Reason::WaitingForPeers && !facts.pools_managed {

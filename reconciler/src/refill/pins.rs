@@ -43,6 +43,29 @@ pub(super) fn repair(facts: &Facts<'_>, service: &NodeLocalService, intent: &Rep
         ));
         return step;
     };
+    // Two sites that undo each other (R5): what another hand made of the roles is named, and no pin moves.
+    let roles = facts.garage.core.as_ref().map(|core| &core.layout.roles);
+    match roles {
+        Ok(roles) if roles.contains_key(&intent.old_node_id) => {
+            step.condition = Some(super::reappeared(&facts.pair, intent.old_node_id));
+            return step;
+        }
+        Ok(roles) if !roles.contains_key(&new) => {
+            step.condition = Some(no(
+                Reason::WaitingForLayoutRoles,
+                says(", and another hand removed its role from the layout; give it the role again"),
+            ));
+            return step;
+        }
+        Ok(_) => {}
+        Err(why) => {
+            step.condition = Some(no(
+                Reason::RepairingPins,
+                says(&format!(", and Garage Admin API does not answer ({})", why.what)),
+            ));
+            return step;
+        }
+    }
     let pins = match &facts.pins {
         Ok(pins) => pins,
         Err(why) => {

@@ -77,15 +77,41 @@ pub(super) fn judge(facts: &Facts<'_>, old: NodeId, intent: Option<&Replacement>
     Ok(Ready { new, base: core.layout.version, changes })
 }
 
+/// R3: the swap is in the layout although no record says so: an intent whose answer and record were lost, or a person
+/// who applied it by hand. What must follow is the same.
+pub(super) fn applied_already(facts: &Facts<'_>, old: NodeId) -> Option<Replacement> {
+    if facts.allowed.is_err() || facts.free.is_err() || facts.used_by.is_some() {
+        return None;
+    }
+    let core = facts.garage.core.as_ref().ok()?;
+    let new = facts.process.as_ref().ok()?.id;
+    let role = core.layout.roles.get(&new).filter(|role| role.is_storage() && is_of_pair(facts, role))?;
+    if new == old || core.layout.roles.contains_key(&old) || role.capacity.is_none() {
+        return None;
+    }
+    Some(Replacement {
+        old_node_id: old,
+        new_node_id: Some(new),
+        base_layout_version: None,
+        layout_version: Some(core.layout.version),
+        skipped_at: None,
+        completed_at: None,
+    })
+}
+
+fn is_of_pair(facts: &Facts<'_>, role: &Role) -> bool {
+    let pool = format!("{}{}", tag::NODE_LOCAL_POOL, facts.pair.pool);
+    let node = format!("{}{}", tag::KUBERNETES_NODE, facts.pair.node);
+    role.tags.contains(&pool) && role.tags.contains(&node)
+}
+
 /// The old identity holds the pair's role, and nobody sees it up.
 fn old_role<'a>(facts: &Facts<'_>, core: &'a Core, old: NodeId) -> Result<&'a Role, Waits> {
     let lacks = |what: String| Err((Reason::WaitingForOldIdentity, what));
     let Some(role) = core.layout.roles.get(&old).filter(|role| role.is_storage()) else {
         return lacks(format!("the old identity {} has no storage role in the layout", old.short()));
     };
-    let pool = format!("{}{}", tag::NODE_LOCAL_POOL, facts.pair.pool);
-    let node = format!("{}{}", tag::KUBERNETES_NODE, facts.pair.node);
-    if !(role.tags.contains(&pool) && role.tags.contains(&node)) {
+    if !is_of_pair(facts, role) {
         return lacks(format!("the role of {} is not tagged as the one of {}", old.short(), facts.pair));
     }
     let peers = facts.garage.peer_views.iter().flat_map(|views| views.values()).flatten();
@@ -111,12 +137,14 @@ fn new_process(facts: &Facts<'_>, old: NodeId, intent: Option<&Replacement>) -> 
             old.short()
         ));
     }
+    let staged = facts.garage.core.as_ref().is_ok_and(|core| !core.layout.staged.is_empty());
     match intent.and_then(|intent| intent.new_node_id) {
         Some(recorded) if recorded != process.id => lacks(format!(
-            "the process of {} answers with {} now and not with the recorded {}",
+            "the process of {} answers with {} now and not with the recorded {}{}",
             facts.pair,
             process.id.short(),
-            recorded.short()
+            recorded.short(),
+            if staged { "; revert the staged layout changes, then it is planned anew" } else { "" },
         )),
         _ => Ok(process.id),
     }

@@ -493,7 +493,7 @@ fn the_skip_is_recorded_before_it_is_asked_for_and_not_asked_again_at_once() {
     assert!(matches!(skip.actions.as_slice(), [action] if is_skip(action)), "{:?}", skip.actions);
     assert!(skip.service.as_ref().unwrap().replacement.as_ref().unwrap().skipped_at.is_some());
     world.stored = skip.service;
-    world.now += 10;
+    world.now += 5;
     assert_eq!(world.decide(&world.view(), &request).actions, []);
     world.now += 30;
     assert_eq!(world.decide(&world.view(), &request).actions.len(), 1);
@@ -546,28 +546,92 @@ fn a_request_that_is_taken_back_before_the_intent_leaves_nothing() {
 }
 
 #[test]
-fn an_intent_whose_preconditions_went_is_dropped_only_while_nothing_is_staged() {
+fn a_process_that_was_wiped_again_after_staging_is_told_how_to_go_on() {
+    let mut world = World::new();
+    run_to(&mut world, Phase::Applying);
+    let request = request();
+    let staged = world.decide(&world.view(), &request).actions;
+    assert!(world.perform(&staged[0]));
+    let view = world.view();
+    let mut facts = world.facts(&view, &request);
+    facts.process = Ok(NewProcess { id: id(0x77), rpc: "10.0.0.4:3901".parse().unwrap() });
+    let stuck = step(&facts, world.stored.as_ref());
+    assert_eq!((reason(&stuck), stuck.actions.len()), (Reason::WaitingForNewProcess, 0));
+    assert!(stuck.condition.unwrap().2.contains("revert the staged layout changes"));
+    world.staged.clear();
+    let view = world.view();
+    let mut facts = world.facts(&view, &request);
+    facts.process = Ok(NewProcess { id: id(0x77), rpc: "10.0.0.4:3901".parse().unwrap() });
+    let anew = step(&facts, world.stored.as_ref()).service.unwrap();
+    assert_eq!((anew.phase, anew.replacement), (Phase::Waiting, None));
+}
+
+#[test]
+fn a_swap_that_is_in_the_layout_without_a_record_is_settled_and_its_pins_are_moved() {
+    let mut world = World::new();
+    run_to(&mut world, Phase::Settling);
+    world.stored = None;
+    run_to(&mut world, Phase::Completed);
+    assert_eq!((world.node, world.pin, world.status), ([id(NEW); 2], id(NEW), id(NEW)));
+    assert_eq!(world.applied, BTreeMap::from([(8, 1)]));
+}
+
+#[test]
+fn an_old_identity_that_reappears_while_pins_move_stops_them() {
+    let mut world = World::new();
+    run_to(&mut world, Phase::RepairingPins);
+    world.roles.insert(id(OLD), role("kn-1"));
+    let request = request();
+    let step = world.decide(&world.view(), &request);
+    assert_eq!((reason(&step), step.actions.len()), (Reason::IdentityReappeared, 0));
+    world.roles.remove(&id(OLD));
+    world.roles.remove(&id(NEW));
+    let step = world.decide(&world.view(), &request);
+    assert_eq!((reason(&step), step.actions.len()), (Reason::WaitingForLayoutRoles, 0));
+}
+
+#[test]
+fn roles_that_another_hand_took_away_are_named_and_nothing_is_applied() {
+    let request = request();
+    for phase in [Phase::Applying, Phase::Settling] {
+        let mut world = World::new();
+        run_to(&mut world, phase);
+        world.roles.remove(&id(OLD));
+        world.roles.remove(&id(NEW));
+        let step = world.decide(&world.view(), &request);
+        assert_eq!((reason(&step), step.actions.len()), (Reason::WaitingForLayoutRoles, 0), "{phase:?}");
+        assert_eq!(step.service.unwrap().phase, phase);
+    }
+}
+
+#[test]
+fn an_intent_whose_preconditions_went_is_dropped_only_while_certainly_nothing_was_begun() {
     let mut world = World::new();
     run_to(&mut world, Phase::Applying);
     let request = request();
     let mut worse = world.clone();
-    worse.up.remove(&id(B));
+    worse.up.remove(&id(NEW));
     let dropped = worse.decide(&worse.view(), &request);
-    assert_eq!((reason(&dropped), dropped.actions.len()), (Reason::WaitingForQuorum, 0));
+    assert_eq!((reason(&dropped), dropped.actions.len()), (Reason::WaitingForNewProcess, 0));
     let service = dropped.service.unwrap();
     assert_eq!((service.phase, service.replacement), (Phase::Waiting, None));
+    // A node that is silent may have applied it before it told anybody.
+    let mut silent = world.clone();
+    silent.up.remove(&id(B));
+    let kept = silent.decide(&silent.view(), &request);
+    assert_eq!((reason(&kept), kept.service.unwrap().phase), (Reason::WaitingForQuorum, Phase::Applying));
     let staged = world.decide(&world.view(), &request).actions;
     assert!(world.perform(&staged[0]));
-    world.up.remove(&id(B));
+    world.up.remove(&id(NEW));
     let kept = world.decide(&world.view(), &request);
-    assert_eq!((reason(&kept), kept.actions.len()), (Reason::WaitingForQuorum, 0));
+    assert_eq!((reason(&kept), kept.actions.len()), (Reason::WaitingForNewProcess, 0));
     assert_eq!(kept.service.unwrap().phase, Phase::Applying);
 }
 
 #[test]
 fn whatever_fails_between_any_two_writes_it_converges_with_one_apply_per_version() {
     let mut completed = 0;
-    for seed in 0..6_000 {
+    for seed in 0..1_000 {
         let mut rng = Rng::new(seed);
         let mut world = World::new();
         let request = request();
@@ -634,5 +698,5 @@ fn whatever_fails_between_any_two_writes_it_converges_with_one_apply_per_version
         assert_eq!((world.node, world.pin, world.status), ([id(NEW); 2], id(NEW), id(NEW)), "seed {seed}");
         completed += world.applied.len();
     }
-    assert_eq!(completed, 6_000, "one version of ours in each");
+    assert_eq!(completed, 1_000, "one version of ours in each");
 }

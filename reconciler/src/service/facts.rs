@@ -74,6 +74,13 @@ pub(super) fn of_hold(
     facts
 }
 
+/// Whether the activation label is back on the pair's Node (H6): until then the hold puts it there.
+pub(super) fn is_active_again(input: &Input<'_>, pair: &Pair) -> bool {
+    let Some(id) = input.observation.kubernetes.cluster.id() else { return false };
+    let live = input.live.filter(|live| live.pair == *pair);
+    node(live, &id.activation_label(&pair.pool)).is_ok_and(|node| node.label.is_some())
+}
+
 fn unasked() -> Judged {
     Err("Garage was not observed".to_owned())
 }

@@ -114,7 +114,16 @@ pub fn subject(cluster: &GarageCluster) -> Option<Pair> {
     if let Some(service) = service.filter(|service| is_under_way(service)) {
         return pair_of(service);
     }
-    Requests::read(cluster).pair().cloned()
+    let requests = Requests::read(cluster);
+    let replace = requests.replace.as_ref().and_then(|request| request.as_ref().ok());
+    if requests.hold.is_none()
+        && replace.is_some()
+        && service.is_some_and(|service| refill::is_answered(replace, service))
+    {
+        // A completed request that stays in Git costs nothing (R5).
+        return None;
+    }
+    requests.pair().cloned()
 }
 
 /// The pair that ordinary activation leaves alone (H5): from the intent to deactivate it until it is released.
@@ -140,7 +149,9 @@ pub fn step(input: &Input<'_>, now: Time) -> ServiceStep {
         Some(service) => match (pair_of(service), &requests.hold, &requests.replace) {
             // H7: the disk was swapped, and its replacement is authorized now.
             (Some(pair), None, Some(Ok(request)))
-                if service.phase == Phase::Restoring && request.pair == pair =>
+                if service.phase == Phase::Restoring
+                    && request.pair == pair
+                    && facts::is_active_again(input, &pair) =>
             {
                 refill_step(input, previous, &requests, now)
             }

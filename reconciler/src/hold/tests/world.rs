@@ -134,7 +134,7 @@ impl World {
 fn whatever_fails_between_any_two_writes_no_label_goes_outside_the_gate_and_no_disk_is_called_safe_too_early()
 {
     let mut safe = 0;
-    for seed in 0..4_000 {
+    for seed in 0..1_500 {
         let mut rng = Rng::new(seed);
         let mut world = World::new();
         for _ in 0..60 {
@@ -171,7 +171,7 @@ fn whatever_fails_between_any_two_writes_no_label_goes_outside_the_gate_and_no_d
         let ended = world.stored.as_ref().is_none_or(|service| service.phase == Phase::InService);
         assert!(ended, "seed {seed}: {:?}", world.stored);
     }
-    assert!(safe > 500, "the schedules seldom come to the point: {safe}");
+    assert!(safe > 200, "the schedules seldom come to the point: {safe}");
 }
 
 #[test]
