@@ -8,7 +8,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
-lanes=('site' 'bed agent admission')
+lanes=('site admission' 'service bed agent')
 
 failed_step=
 fail() { failed_step="${failed_step:+$failed_step, }$1"; }
