@@ -25,6 +25,7 @@ test: assets ## everything that CI runs; the last line says how many tests passe
 check: ## formatting, lints, unit and property tests; no bed
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo build --locked --workspace --bins --tests
 	HOLDFAST_NO_BED=1 cargo test --workspace --locked
 
 .PHONY: fuzz

@@ -179,6 +179,9 @@ table! {
         DifferentIdentity False Act
             "The member came back with another identity: its metadata disk is new or was wiped. It gets no role by itself."
             "If that is what you did, run `kubectl holdfast replace CLUSTER MEMBER`. If not, the wrong disk is mounted: put the right one back.";
+        NotObserved Unknown Act
+            "Garage's Admin API or the API server did not answer, so it is not known whether the disk may be touched."
+            "Do not touch the disk. The message names what is silent; mend that, and the condition tells again.";
     }
     NodeLocalIdentityReplaced {
         Replaced True Good
@@ -202,6 +205,9 @@ table! {
         WaitingForLayout False Waiting
             "The layout is not settled."
             "Wait for the transition to end.";
+        BothIdentitiesInLayout False Act
+            "The layout holds the old and the new identity at once, by another hand. With the old one dead that does not settle."
+            "Remove the role of the new identity by hand; the replacement then goes on in one version of its own.";
         ForeignStagedChanges False Act
             "Layout changes that are not ours are staged; applying ours would apply them too."
             "Apply or revert them with `garage layout`. They are never reverted here.";
