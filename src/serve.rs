@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     /// Every series name that this process can show.
-    async fn names() -> BTreeSet<String> {
+    fn names() -> BTreeSet<String> {
         let mut registry = Registry::with_prefix("garage_holdfast");
         let listen = "127.0.0.1:0".parse().unwrap();
         let slot = CertSlot::new(Arc::new(ArcSwapOption::empty()));
@@ -324,7 +324,7 @@ mod tests {
     #[tokio::test]
     async fn every_metric_that_alerts_dashboard_and_docs_name_exists() {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let names = names().await;
+        let names = names();
         assert!(
             names.contains("garage_holdfast_leader") && names.contains("garage_holdfast_passes_total"),
             "{names:?}"
