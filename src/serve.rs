@@ -360,7 +360,7 @@ mod tests {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/src/metrics.md"))
             .unwrap();
-        for name in names().await {
+        for name in names() {
             let base =
                 ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
             assert!(page.contains(&format!("`{base}`")) || page.contains(&format!("`{name}`")), "{name}");
