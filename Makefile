@@ -33,6 +33,11 @@ fuzz: ## fuzz conversion, annotations, reviews and manifests, SECONDS each (600)
 	@cd tests/fuzz && for target in conversion annotations reviews manifests; do \
 	  cargo +nightly fuzz run $$target -- -max_total_time=$(or $(SECONDS),600) || exit 1; done
 
+.PHONY: bench
+bench: ## what admission and conversion cost: a table of medians; all rounds as JSON in target/bench/serving.json
+	@out=$$(realpath -m "$${CARGO_TARGET_DIR:-target}")/bench && mkdir -p "$$out" && \
+	  cargo bench --locked --package holdfast-webhook --bench serving -- $(or $(SECONDS),10) --rounds $(or $(ROUNDS),3) --json "$$out/serving.json"
+
 .PHONY: soak
 soak: ## the simulation of the proof: SCHEDULES seeded schedules of faults (1000000)
 	@tests/simulation.sh $(or $(SCHEDULES),1000000)

@@ -1,7 +1,9 @@
 //! What a request costs: a server in a process of its own, asked over TLS.
 //!
 //! Prints CPU time of the server process per admission request and per converted object, latencies at 500 requests
-//! a second, resident memory, and the time from exec to the first answer. Arguments: seconds of load (default 10).
+//! a second, resident memory, and the time from exec to the first answer: medians over rounds, each with a new server,
+//! beside those of a controller-runtime webhook for the same kinds on a machine of the same kind.
+//! Arguments: seconds of load a round (default 10), `--rounds N` (default 3), `--json FILE` for the figures of all rounds.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -28,14 +30,71 @@ use serde_json::{Value, json};
 const SERVER: &str = "--as-server";
 const RATE: u32 = 500;
 
+/// A figure: its name in JSON, what it is, its unit, whether more is better, and the peer's.
+type Figure = (&'static str, &'static str, &'static str, bool, f64);
+
+const FIGURES: [Figure; 6] = [
+    ("convertedPerCpuSecond", "conversion of a 500-object list", "objects a CPU-second", true, 8_700.0),
+    ("admissionCpuMilliseconds", "admission, CPU of the server", "ms a request", false, 0.68),
+    ("admissionP99Milliseconds", "admission at 500/s over TLS, p99", "ms", false, 1.7),
+    ("admissionP50Milliseconds", "admission at 500/s over TLS, p50", "ms", false, f64::NAN),
+    ("residentMegabytes", "resident memory after it all", "MB", false, 32.0),
+    ("firstAnswerMilliseconds", "from exec to the first answer", "ms", false, 40.0),
+];
+
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
+    let after = |flag: &str| arguments.iter().position(|a| a == flag).and_then(|i| arguments.get(i + 1));
     if arguments.iter().any(|a| a == SERVER) {
         server();
     } else if !arguments.iter().any(|a| a == "--test") {
-        let seconds = arguments.iter().find_map(|a| a.parse().ok()).unwrap_or(10);
+        let rounds = after("--rounds").map_or(3, |n| n.parse::<usize>().unwrap());
+        let seconds = arguments.get(1).and_then(|a| a.parse().ok()).unwrap_or(10);
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        runtime.block_on(measure(seconds));
+        let rounds: Vec<[f64; 6]> = (0..rounds).map(|_| runtime.block_on(measure(seconds))).collect();
+        print(&rounds, seconds, after("--json"));
+    }
+}
+
+fn said(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output();
+    output.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default()
+}
+
+/// Medians and how many times better than the peer they are.
+fn print(rounds: &[[f64; 6]], seconds: u32, json_file: Option<&String>) {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|l| l.strip_prefix("model name")).unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let machine =
+        format!("{cores} x {}, Linux {}", model.trim_start_matches(['\t', ' ', ':']), said("uname", &["-r"]));
+    let versions =
+        format!("garage-holdfast {}, {}", env!("CARGO_PKG_VERSION"), said("rustc", &["--version"]));
+    println!("{machine}\n{versions}\nmedians of {} rounds, {seconds} s of load each\n", rounds.len());
+    println!("{:<34} {:>10} {:<21} {:>9} {:>7}", "", "median", "", "peer", "better");
+    let mut figures = serde_json::Map::new();
+    for (i, (name, what, unit, more_is_better, peer)) in FIGURES.into_iter().enumerate() {
+        let mut values: Vec<f64> = rounds.iter().map(|round| round[i]).collect();
+        values.sort_by(f64::total_cmp);
+        let median = values[values.len() / 2];
+        let ratio = if more_is_better { median / peer } else { peer / median };
+        let digits = usize::from(median < 1000.0) * 3;
+        let (peer_text, ratio_text) = if peer.is_nan() {
+            (String::new(), String::new())
+        } else {
+            (format!("{peer}"), format!("{ratio:.1} x"))
+        };
+        println!("{what:<34} {median:>10.digits$} {unit:<21} {peer_text:>9} {ratio_text:>7}");
+        figures.insert(
+            name.to_owned(),
+            json!({"unit": unit, "median": median, "rounds": rounds.iter().map(|r| r[i]).collect::<Vec<_>>(),
+                "peer": (!peer.is_nan()).then_some(peer), "ratio": (!ratio.is_nan()).then_some(ratio)}),
+        );
+    }
+    if let Some(file) = json_file {
+        let all =
+            json!({"machine": machine, "versions": versions, "secondsOfLoad": seconds, "figures": figures});
+        std::fs::write(file, serde_json::to_string_pretty(&all).unwrap() + "\n").unwrap();
     }
 }
 
@@ -133,7 +192,8 @@ async fn ask(mut sender: Sender, path: &str, body: bytes::Bytes) -> bytes::Bytes
     response.into_body().collect().await.unwrap().to_bytes()
 }
 
-async fn measure(seconds: u32) {
+/// One round, in the order of [`FIGURES`].
+async fn measure(seconds: u32) -> [f64; 6] {
     let begun = Instant::now();
     let mut child =
         Command::new(std::env::current_exe().unwrap()).arg(SERVER).stdout(Stdio::piped()).spawn().unwrap();
@@ -147,10 +207,8 @@ async fn measure(seconds: u32) {
     held["metadata"]["annotations"][common::HOLD] = json!("fast/kn-2");
     let review = bytes::Bytes::from(common::update(&object("site-a"), &held).to_string());
     let first = ask(sender.clone(), CLUSTER, review.clone()).await;
-    println!("exec to first answer           {:>10.1} ms", begun.elapsed().as_secs_f64() * 1e3);
+    let first_answer = begun.elapsed().as_secs_f64() * 1e3;
     assert!(String::from_utf8_lossy(&first).contains(r#""allowed":true"#));
-    println!("admission review                {:>9} bytes", review.len());
-    println!("resident after the first        {:>9.1} MB", resident_mb(pid));
 
     // Open loop: a late answer delays no other request.
     let total = RATE * seconds;
@@ -177,9 +235,8 @@ async fn measure(seconds: u32) {
         let i = ((took.len() - 1) as f64 * q) as usize;
         took[i].as_secs_f64() * 1e3
     };
-    println!("admission at {RATE}/s, CPU        {:>9.4} ms a request", cpu as f64 / 1e6 / f64::from(total));
-    println!("admission at {RATE}/s, p50 / p99  {:>9.3} / {:.3} ms", quantile(0.5), quantile(0.99));
-    println!("resident after {total:>6}          {:>9.1} MB", resident_mb(pid));
+    let admission = cpu as f64 / 1e6 / f64::from(total);
+    let (p50, p99) = (quantile(0.5), quantile(0.99));
 
     let objects: Vec<Value> = (0..500).map(|i| object(&format!("c-{i}"))).collect();
     let review = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
@@ -193,12 +250,9 @@ async fn measure(seconds: u32) {
         assert!(answer.ends_with(br#"{"status":"Success"}}}"#));
     }
     let cpu = cpu_nanos(pid) - before;
-    println!(
-        "conversion of 500 x {} bytes   {:>10.0} objects a CPU-second, TLS and HTTP included",
-        review.len() / 500,
-        500.0 * f64::from(rounds) / (cpu as f64 / 1e9)
-    );
-    println!("resident at the end             {:>9.1} MB", resident_mb(pid));
+    let converted = 500.0 * f64::from(rounds) / (cpu as f64 / 1e9);
+    let resident = resident_mb(pid);
     child.kill().unwrap();
     child.wait().unwrap();
+    [converted, admission, p99, p50, resident, first_answer]
 }
