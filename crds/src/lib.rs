@@ -13,6 +13,7 @@ pub mod lint;
 pub mod manifest;
 pub mod names;
 pub mod node;
+pub mod reference;
 pub mod requests;
 pub mod schema;
 pub mod spec;
