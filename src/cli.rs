@@ -107,10 +107,25 @@ pub struct ServeArgs {
 
 /// Flags of `crds`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct CrdsArgs {
+    /// Something else than printing them.
+    #[command(subcommand)]
+    pub command: Option<CrdsCommand>,
     /// Service of the conversion webhook, as NAMESPACE/NAME. Without it the printed CRDs say nothing of
     /// conversion: applied over those of the chart they leave its webhook and the CA bundle as they are;
     /// in a cluster without them there is no conversion, which is enough where only v1beta2 is used.
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pub conversion_service: Option<String>,
+}
+
+/// Subcommands of `crds`.
+#[derive(Debug, Subcommand)]
+pub enum CrdsCommand {
+    /// Add our fields to the CRDs of another operator and print them: for `kubectl replace -f -`.
+    Merge {
+        /// File with its CRDs, YAML or JSON; `-` is standard input.
+        #[arg(short = 'f', long = "filename", value_name = "FILE", default_value = "-")]
+        file: PathBuf,
+    },
 }

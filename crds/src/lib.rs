@@ -11,6 +11,7 @@ pub mod ids;
 pub mod lenient;
 pub mod lint;
 pub mod manifest;
+pub mod merge;
 pub mod names;
 pub mod node;
 pub mod reference;
