@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_tests::bed::{self, Bed, assets};
+use holdfast_tests::bed::{self, Bed, Disks, assets};
 use holdfast_tests::load::{Load, Pace, Store};
 use holdfast_tests::service::{HOLD, REPLACE, answered};
 use holdfast_tests::site::{Member, Pool, Site, condition, garage_image};
@@ -33,6 +33,8 @@ fn main() -> ExitCode {
             test!(a_hold_without_a_proof_waits_and_touches_nothing),
             test!(a_disk_is_serviced_and_refilled_under_load_and_no_object_is_lost),
             test!(a_completed_replacement_applied_again_does_nothing),
+            test!(blocks_that_vanished_from_one_disk_are_found_by_the_proof_and_only_then_it_is_true),
+            test!(a_restarted_member_voids_what_was_proven_and_starts_nothing),
             test!(a_disk_that_is_kept_comes_back_as_it_was_without_a_layout_version),
             test!(a_hold_waits_while_two_others_cannot_reach_each_other),
             test!(a_label_that_returns_during_a_hold_is_taken_away_again_and_counted),
@@ -186,6 +188,58 @@ async fn a_completed_replacement_applied_again_does_nothing(bed: Arc<Bed>) -> Te
     assert!(said.contains(&now[..16]), "the current identity is not named: {said}");
     assert_eq!(layout(&site, &members[0]).await?["version"], 2);
     assert_eq!(site.identity(&bed, "kn-3").await?, now);
+    Ok(())
+}
+
+async fn blocks_that_vanished_from_one_disk_are_found_by_the_proof_and_only_then_it_is_true(
+    bed: Arc<Bed>,
+) -> TestResult {
+    let site = site();
+    let data = site.pools[0].data();
+    let members = site.members(&bed).await?;
+    let blocks = bed.disks.blocks("kn-2", &data)?;
+    let lost: Vec<_> = blocks.iter().step_by(3).collect();
+    assert!(lost.len() >= 10, "{} blocks are there", blocks.len());
+    for block in &lost {
+        Disks::remove_block(block)?;
+    }
+    // Everything passive reads healthy: nothing but a proof finds it.
+    for member in &members {
+        assert_eq!(site.ask(member, "GetClusterHealth").await?["status"], "healthy");
+    }
+    site.verify(&bed, "after-the-loss", PROOF).await?;
+    let missing: Vec<_> = lost.iter().filter(|block| !block.exists()).collect();
+    assert!(
+        missing.is_empty(),
+        "True, and {} of {} blocks are missing: {missing:?}",
+        missing.len(),
+        lost.len()
+    );
+    // A node that misses items is never made to delete a block by our repair.
+    for log in std::fs::read_dir(bed.logs.join("pods"))? {
+        let log = log?.path();
+        if log.to_string_lossy().contains("_garage.") {
+            let said = std::fs::read_to_string(&log)?;
+            assert!(!said.contains("Deleting unneeded block"), "{}", log.display());
+        }
+    }
+    Ok(())
+}
+
+async fn a_restarted_member_voids_what_was_proven_and_starts_nothing(bed: Arc<Bed>) -> TestResult {
+    let site = site();
+    let member = site.member(&bed, "kn-2").await?;
+    bed.kubectl(&["-n", &site.namespace, "delete", "pod", &member.pod]).await?;
+    site.wait_reason(&bed, "FullyReplicated", "NotVerified", 3 * MINUTE).await?;
+    let deadline = Instant::now() + 4 * MINUTE;
+    while site.wait_up_within(&bed, MINUTE).await.is_err() {
+        assert!(Instant::now() < deadline, "the site did not come back\n{}", bed.state().await);
+    }
+    sleep(Duration::from_secs(20)).await;
+    let object = site.get(&bed.client).await?.data;
+    let verification = &object["status"]["redundancy"]["verification"];
+    assert_eq!(verification["phase"], "Idle", "coming back starts nothing (P16)");
+    assert!(verification["verifiedAt"].is_string(), "when it was last proven is kept: {verification}");
     Ok(())
 }
 

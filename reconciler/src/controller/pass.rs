@@ -69,7 +69,7 @@ pub(super) async fn run(cached: &GarageCluster, shared: &Shared, memory: &mut Me
     shared.metrics.observed(&namespace, &name, &observation.garage);
 
     let entropy: [u8; 32] = rand::random();
-    let held = service::held(&live.cluster);
+    let held = service::held(&observation.kubernetes);
     let input = pool::Input {
         observation: &observation,
         memory: &memory.pool,

@@ -11,7 +11,7 @@ use holdfast_crds::ids::{NodeId, Pair};
 use holdfast_crds::names::annotation::cluster::REPLACE_IDENTITY;
 use holdfast_crds::status::{NodeLocalService, ServiceOperation, ServicePhase as Phase, Time};
 
-use crate::act::{Action, PatchBuilder, Target};
+use crate::act::{Action, Kind, PatchBuilder, Target};
 
 #[cfg(test)]
 mod tests;
@@ -50,6 +50,8 @@ pub struct PairPod {
     pub name: String,
     /// Its UID.
     pub uid: String,
+    /// It waits for its scheduling gate and no Node has it: it never ran, and nobody else would remove it.
+    pub gated: bool,
 }
 
 /// What a hold decides from. All of it is of one pass.
@@ -59,6 +61,8 @@ pub struct Facts {
     pub now: Time,
     /// Whom it is about.
     pub pair: Pair,
+    /// Namespace of the cluster and of its Pods.
+    pub namespace: String,
     /// What the hold annotation asks for.
     pub request: Request,
     /// V1 to V9 on the request that stands (section 4).
@@ -157,12 +161,23 @@ pub fn step(facts: &Facts, previous: &NodeLocalService) -> HoldStep {
         Phase::InService => Some(in_service(&facts.pair)),
         _ => gate(facts, &mut next),
     };
+    if previous.phase == Phase::Terminating && next.phase == Phase::Terminating && facts.free.is_ok() {
+        actions.extend(never_ran(facts));
+    }
     let Some(condition) = condition else {
         return HoldStep { service: None, condition: None, actions: Vec::new(), wake_after: None };
     };
     let wake = if next.phase == previous.phase { 10 } else { 2 };
     let wake_after = (next.phase != Phase::InService).then_some(Duration::from_secs(wake));
     HoldStep { service: Some(next), condition: Some(condition), actions, wake_after }
+}
+
+/// A Pod that came while the label was back and whose gate was never taken off would stay for good.
+fn never_ran(facts: &Facts) -> impl Iterator<Item = Action> {
+    facts.pods.iter().flatten().filter(|pod| pod.gated).map(|pod| Action::Delete {
+        target: Target::namespaced(Kind::Pod, &facts.namespace, &pod.name),
+        uid: pod.uid.clone(),
+    })
 }
 
 fn enter(service: &mut NodeLocalService, phase: Phase, now: Time) {
@@ -450,13 +465,27 @@ fn holding(facts: &Facts, next: &mut NodeLocalService) -> Said {
             enter(next, Phase::Terminating, facts.now);
             return terminating(facts);
         }
-        Err(why) => return unknown(facts, &why),
+        Err(why) => {
+            next.safe_since = None;
+            return unknown(facts, &why);
+        }
     }
     off(facts, next)
 }
 
 /// The member is off: its disk may be touched as long as the others carry the site (H4, H5).
 fn off(facts: &Facts, next: &mut NodeLocalService) -> Said {
+    if facts.request == Request::Differs {
+        // Whoever waits for True waits for what the annotation says now.
+        next.safe_since = None;
+        return no(
+            Reason::Refused,
+            format!(
+                "V6 (one hold at a time): {} is still out of service and the annotation asks for something else; set it back to {}, or remove it and wait until this one is InService",
+                facts.pair, facts.pair
+            ),
+        );
+    }
     if let Err(why) = &facts.rest {
         next.safe_since = None;
         return no(

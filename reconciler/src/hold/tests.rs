@@ -20,6 +20,7 @@ fn whole() -> Facts {
     Facts {
         now: at(0),
         pair: pair(),
+        namespace: "objects".to_owned(),
         request: Request::Stands,
         allowed: Ok(()),
         free: Ok(()),
@@ -42,7 +43,7 @@ fn whole() -> Facts {
             heartbeat: Some(at(0)),
             out_of_service: false,
         }),
-        pods: Ok(vec![PairPod { name: "pod-3".to_owned(), uid: "pod-uid".to_owned() }]),
+        pods: Ok(vec![PairPod { name: "pod-3".to_owned(), uid: "pod-uid".to_owned(), gated: false }]),
         identity: Some(OWN.parse().unwrap()),
         is_up: Some(true),
         is_back: Ok(()),
@@ -176,7 +177,7 @@ fn a_process_killed_after_the_label_went_goes_on_with_the_pod() {
 #[rstest]
 #[case::the_pod_is_there(|f: &mut Facts| f.pods = whole().pods, Reason::Terminating)]
 #[case::another_pod_is_there(
-    |f: &mut Facts| f.pods = Ok(vec![PairPod { name: "new".into(), uid: "new".into() }]),
+    |f: &mut Facts| f.pods = Ok(vec![PairPod { name: "new".into(), uid: "new".into(), gated: false }]),
     Reason::Terminating
 )]
 #[case::it_is_seen_up(|f: &mut Facts| f.is_up = Some(true), Reason::Terminating)]
@@ -211,6 +212,22 @@ fn a_pod_that_ended_on_a_ready_node_makes_the_disk_safe_and_it_stays_so() {
     let still = step(&later, &service);
     assert_eq!(still.service, Some(service));
     assert_eq!(still.condition, safe.condition);
+}
+
+#[test]
+fn a_pod_that_never_got_past_its_gate_is_removed_and_keeps_the_disk_unsafe_until_it_is_gone() {
+    let mut facts = off();
+    facts.pods = Ok(vec![PairPod { name: "gated".to_owned(), uid: "g".to_owned(), gated: true }]);
+    let waiting = step(&facts, &in_phase(Phase::Terminating));
+    assert_eq!(reason(&waiting), Reason::Terminating);
+    let target = Target::namespaced(Kind::Pod, "objects", "gated");
+    assert_eq!(waiting.actions, [Action::Delete { target, uid: "g".to_owned() }]);
+    facts.free = Err("maintenance.suspended is set".to_owned());
+    assert_eq!(step(&facts, &in_phase(Phase::Terminating)).actions, []);
+    // One that runs is never deleted: the DaemonSet's controller ends it.
+    facts.free = Ok(());
+    facts.pods = whole().pods;
+    assert_eq!(step(&facts, &in_phase(Phase::Terminating)).actions, []);
 }
 
 #[test]
@@ -301,7 +318,9 @@ fn another_member_that_goes_down_during_a_hold_is_said_at_once_and_nothing_is_un
 fn a_hold_stays_when_its_annotation_is_garbled_and_ends_only_when_it_is_gone() {
     let mut facts = off();
     facts.request = Request::Differs;
-    assert_eq!(reason(&step(&facts, &in_phase(Phase::OutOfService))), Reason::SafeToService);
+    let garbled = step(&facts, &in_phase(Phase::OutOfService));
+    assert_eq!((reason(&garbled), phase(&garbled)), (Reason::Refused, Phase::OutOfService));
+    assert!(garbled.condition.unwrap().2.contains("fast/kn-3 is still out of service"));
     facts.request = Request::Gone;
     for before in [Phase::Deactivating, Phase::Terminating, Phase::OutOfService] {
         let released = step(&facts, &in_phase(before));

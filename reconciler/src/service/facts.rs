@@ -7,7 +7,7 @@ use holdfast_crds::ids::{NodeId, Pair};
 use holdfast_crds::names::annotation;
 use holdfast_crds::status::{NodeLocalService, Time};
 use holdfast_crds::validate::{self, ClusterView, Fact, Lookup};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt as _;
 
 use super::{Input, Pairs};
@@ -15,7 +15,7 @@ use crate::controller::proof_site;
 use crate::hold::{Facts, Judged, NodeFacts, PairPod, Request};
 use crate::observe::{Core, GarageView, judge};
 use crate::pool::membership::{Member, Members};
-use crate::pool::{self, record, spec};
+use crate::pool::{self, gate, record, spec};
 
 /// Kubernetes' own statement that a machine is off.
 const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
@@ -35,6 +35,7 @@ pub(super) fn of_hold(
     let mut facts = Facts {
         now,
         pair: pair.clone(),
+        namespace: kubernetes.cluster.namespace().unwrap_or_default(),
         request,
         allowed: allowed(input),
         free: proof_site::other_hands(kubernetes).map_or(Ok(()), |busy| Err(busy.what)),
@@ -159,7 +160,15 @@ fn node_facts(node: &Node, key: &str) -> NodeFacts {
 fn pods(live: Option<&Pairs>) -> Result<Vec<PairPod>, String> {
     let pods =
         live.ok_or_else(|| "the Pods were not read".to_owned())?.pods.as_ref().map_err(Clone::clone)?;
-    Ok(pods.iter().map(|pod| PairPod { name: pod.name_any(), uid: pod.uid().unwrap_or_default() }).collect())
+    let unscheduled = |pod: &Pod| {
+        pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_ref().is_none_or(String::is_empty))
+    };
+    let pair_pod = |pod: &Pod| PairPod {
+        name: pod.name_any(),
+        uid: pod.uid().unwrap_or_default(),
+        gated: gate::is_gated(pod) && unscheduled(pod),
+    };
+    Ok(pods.iter().map(pair_pod).collect())
 }
 
 /// What the pools' membership knows of the pair and of the others.

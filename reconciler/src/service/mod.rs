@@ -12,10 +12,11 @@ use holdfast_crds::names::annotation::cluster::{OUT_OF_SERVICE, REPLACE_IDENTITY
 use holdfast_crds::requests::{HoldRequest, ReplaceRequest};
 use holdfast_crds::status::{NodeLocalService, ServiceOperation, ServicePhase as Phase, Time};
 use holdfast_crds::v1beta2::GarageCluster;
+use kube::ResourceExt as _;
 
 use crate::act::Action;
 use crate::hold::{self, Request};
-use crate::observe::Observation;
+use crate::observe::{KubernetesView, Observation};
 use crate::{pool, proof, refill};
 
 pub use live::Pairs;
@@ -126,14 +127,23 @@ pub fn subject(cluster: &GarageCluster) -> Option<Pair> {
     requests.pair().cloned()
 }
 
-/// The pair that ordinary activation leaves alone (H5): from the intent to deactivate it until it is released.
-pub fn held(cluster: &GarageCluster) -> Option<Pair> {
-    let service = cluster.status.as_ref()?.node_local_service.as_ref()?;
-    let off = matches!(service.phase, Phase::Deactivating | Phase::Terminating | Phase::OutOfService);
-    if service.operation != ServiceOperation::OutOfService || !off {
-        return None;
+/// The pair that ordinary activation leaves alone (H5): from the intent to deactivate it until it is released; and
+/// where the record was lost, the pair that the annotation names as long as its Node lacks the label.
+pub fn held(kubernetes: &KubernetesView) -> Option<Pair> {
+    let cluster = &kubernetes.cluster;
+    let service = cluster.status.as_ref().and_then(|status| status.node_local_service.as_ref());
+    if let Some(service) = service.filter(|service| service.phase != Phase::Waiting) {
+        let off = matches!(service.phase, Phase::Deactivating | Phase::Terminating | Phase::OutOfService);
+        return if off && service.operation == ServiceOperation::OutOfService {
+            pair_of(service)
+        } else {
+            None
+        };
     }
-    pair_of(service)
+    let pair = Requests::read(cluster).hold?.ok()?;
+    let node = kubernetes.nodes.get(pair.node.as_str())?;
+    let label = cluster.id()?.activation_label(&pair.pool);
+    (!node.labels().contains_key(&label)).then_some(pair)
 }
 
 /// Plans one pass of the hold or of the refill.
