@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # What `make test` runs: lints, the product as the bed installs it, every test; ends with one line of totals.
 #
-# Suites on the bed mostly wait, so two lanes of them run beside each other, each suite in namespaces of its
+# Suites on the bed mostly wait, so three lanes of them run beside each other, each suite in namespaces of its
 # own. A suite that failed is run once more, alone, and what passed only then is named: a machine with two
 # cores can starve a real control plane. Every other failure is final.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
-lanes=('site admission' 'service bed agent')
+lanes=('service' 'site agent' 'admission bed')
 
 failed_step=
 fail() { failed_step="${failed_step:+$failed_step, }$1"; }
