@@ -153,6 +153,13 @@ async fn make_many(bed: &Bed) -> Result<()> {
 
 pub async fn a_list_of_500_objects_is_whole_in_both_versions_with_one_damaged(bed: Arc<Bed>) -> TestResult {
     bed.kubectl(&["create", "namespace", "many"]).await?;
+    // What the cases left behind that no v1beta1 list can show (V12): the API server reads every object of the
+    // kind before it answers its first list of a version.
+    for case in ["adm-v12-oversize-old-grows", "adm-v12-oversize-old-shrinks"] {
+        let gone =
+            ["-n", case, "delete", "garageclusters.v1beta2.garage.rajsingh.info", "--all", "--wait=false"];
+        bed.kubectl(&gone).await?;
+    }
     without_admission(&bed, make_many(&bed)).await?;
     let wanted: Vec<String> = (0..MANY).map(|i| format!("c-{i:03}")).collect();
     let mut lists = Vec::new();
