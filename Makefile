@@ -39,5 +39,8 @@ bench: ## what admission and conversion cost: a table of medians; all rounds as 
 	  cargo bench --locked --package holdfast-webhook --bench serving -- $(or $(SECONDS),10) --rounds $(or $(ROUNDS),3) --json "$$out/serving.json"
 
 .PHONY: soak
-soak: ## the simulation of the proof: SCHEDULES seeded schedules of faults (1000000)
+soak: ## the simulation with SCHEDULES schedules (1000000), and the CRDs on the oldest API server of the matrix
 	@tests/simulation.sh $(or $(SCHEDULES),1000000)
+	@tests/assets.sh oldest
+	HOLDFAST_KUBERNETES=1.34.4 cargo test --locked --workspace --test site -- the_crds_are_accepted
+
