@@ -109,12 +109,3 @@ fn every_message_is_short_names_its_rule_and_stays_on_one_line() {
         assert!(!message.ends_with('…'), "{}: cut: {message}", case.name);
     }
 }
-
-#[test]
-#[ignore = "prints every message, to be read by a person"]
-fn print_every_message() {
-    for case in load().unwrap() {
-        let verdict = verdict(&case, None, None);
-        println!("{}\n    {}{}", case.name, verdict.message(), verdict.warnings.join(" | "));
-    }
-}

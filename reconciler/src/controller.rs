@@ -26,7 +26,6 @@ use crate::{pool, proof};
 mod figures;
 mod metrics;
 mod pass;
-pub(crate) mod proof_site;
 mod read;
 mod serving;
 

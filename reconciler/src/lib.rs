@@ -6,6 +6,7 @@
 pub mod act;
 pub mod caches;
 pub mod controller;
+mod digest;
 pub mod garage;
 pub mod hold;
 pub mod lease;

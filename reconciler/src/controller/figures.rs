@@ -41,6 +41,11 @@ impl Figures {
         }
     }
 
+    /// Whether a pass has said anything of it.
+    pub(super) fn is_known(&self) -> bool {
+        !self.conditions.is_empty()
+    }
+
     /// Takes over what the last pass saw of the disks.
     pub(super) fn room(&mut self, view: &GarageView) {
         self.without_room = without_room(view);
@@ -272,7 +277,7 @@ mod tests {
     fn a_site_is_shown_as_its_status_says_and_ends_with_it() {
         let mut registry = Registry::with_prefix("garage_holdfast");
         let metrics = Metrics::register(&mut registry);
-        metrics.said("objects", "site-a", &parts());
+        metrics.said("objects", "site-a", &parts(), false);
         let text = scrape(&registry);
         let site = r#"namespace="objects",cluster="site-a""#;
         for line in [

@@ -106,9 +106,13 @@ impl Metrics {
         self.figures(labels, |figures| figures.room(view));
     }
 
-    /// What a status write says of the site.
-    pub(super) fn said(&self, namespace: &str, cluster: &str, parts: &Parts) {
-        self.figures(Cluster::new(namespace, cluster), |figures| figures.take(parts));
+    /// What a pass says of the site; without `news` only where nothing is known of it yet.
+    pub(super) fn said(&self, namespace: &str, cluster: &str, parts: &Parts, news: bool) {
+        self.figures(Cluster::new(namespace, cluster), |figures| {
+            if news || !figures.is_known() {
+                figures.take(parts);
+            }
+        });
     }
 
     /// `action` is its name, of which the first word is counted: the rest has names of objects.

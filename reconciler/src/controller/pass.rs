@@ -14,7 +14,7 @@ use kube::ResourceExt as _;
 use serde_json::Value;
 
 use super::read::{self, Live};
-use super::{ACTIVE, Error, Shared, proof_site, serving};
+use super::{ACTIVE, Error, Shared, serving};
 use crate::act::{self, Action, Answer, Clients, DEADLINE, Endpoints, Kind, Outcome, Refusal, Target};
 use crate::garage::Secret as Token;
 use crate::observe::{
@@ -22,7 +22,7 @@ use crate::observe::{
 };
 use crate::service::{self, Pairs};
 use crate::status::{self, AfterConflict, Parts, StatusWrite};
-use crate::{pool, proof};
+use crate::{digest, pool, proof};
 
 /// After an action: soon enough to see what became of it.
 const AFTER_ACTION: Duration = Duration::from_secs(2);
@@ -79,13 +79,12 @@ pub(super) async fn run(cached: &GarageCluster, shared: &Shared, memory: &mut Me
     };
     let pools = pool::step(&input, now);
     let previous = live.cluster.status.as_ref().and_then(|s| s.redundancy.as_ref());
-    let site = proof_site::site(&observation.kubernetes, &memory.pool);
+    let site = digest::site(&observation.kubernetes, &memory.pool);
     let settings = proof::Settings { timings: shared.timings() };
     let proof = proof::step(&site, &observation.garage, previous, Time::new(now), &settings);
-    let stored = live.raw.to_string();
     let input = service::Input {
         observation: &observation,
-        stored: &stored,
+        stored: &live.raw,
         live: pairs.as_ref(),
         memory: &memory.pool,
         settings: &shared.settings.pools,
@@ -241,7 +240,7 @@ async fn observe(
     let garage = match kubernetes::endpoints(&view, &memory.pool) {
         None => nothing_to_ask(&view),
         Some((endpoints, admin)) => {
-            let site = proof_site::site(&view, &memory.pool);
+            let site = digest::site(&view, &memory.pool);
             let previous = view.cluster.status.as_ref().and_then(|s| s.redundancy.as_ref());
             let proving = proof::needs_peer_views(&site, previous);
             // O8: every judgement of H1, R1 and R4 rests on everybody's view.
@@ -290,9 +289,10 @@ async fn write(
     now: Timestamp,
 ) -> Result<bool, Error> {
     let generation = live.cluster.metadata.generation;
+    let due = status::plan(&live.raw["status"], parts, generation, now);
     let (namespace, name) = (live.cluster.namespace().unwrap_or_default(), live.cluster.name_any());
-    shared.metrics.said(&namespace, &name, parts);
-    let Some(due) = status::plan(&live.raw["status"], parts, generation, now) else {
+    shared.metrics.said(&namespace, &name, parts, due.is_some());
+    let Some(due) = due else {
         memory.last = Some(live.raw["status"].clone());
         return Ok(true);
     };

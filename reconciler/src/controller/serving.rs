@@ -1,5 +1,6 @@
 //! The shell of a hold or a refill: what is written, said and done of a [`ServiceStep`].
 
+use holdfast_crds::explain::{Urgency, explain};
 use holdfast_crds::names::annotation::cluster::{OUT_OF_SERVICE, REPLACE_IDENTITY};
 use kube::ResourceExt as _;
 
@@ -56,7 +57,7 @@ pub(super) async fn publish(shared: &Shared, live: &Live, step: &ServiceStep) ->
         let event = Event {
             regarding: target(&live.cluster),
             uid: live.cluster.metadata.uid.clone().unwrap_or_default(),
-            warning: WARNINGS.contains(reason),
+            warning: asks_for_a_person(kind.as_str(), reason),
             reason: (*reason).to_owned(),
             note: message.clone(),
         };
@@ -68,19 +69,10 @@ pub(super) async fn publish(shared: &Shared, live: &Live, step: &ServiceStep) ->
     Ok(())
 }
 
-/// Reasons at which a person should look.
-const WARNINGS: &[&str] = &[
-    "Refused",
-    "TerminationUnconfirmed",
-    "ActivationContested",
-    "QuorumLost",
-    "DifferentIdentity",
-    "SettlingBlocked",
-    "IdentityReappeared",
-    "ForeignStagedChanges",
-    "PinWriteRefused",
-    "IdentityInUse",
-];
+/// Whether a person has to do something about it.
+fn asks_for_a_person(kind: &str, reason: &str) -> bool {
+    explain(kind, reason).is_some_and(|explanation| explanation.urgency == Urgency::Act)
+}
 
 /// Performs the step's actions in their order, and ends at the first that was not executed. Right before, the
 /// requests are read once more (H2): one that changed since this pass began is judged by the next pass.

@@ -1,7 +1,5 @@
 //! From an observation to what a refill decides from.
 
-use std::collections::BTreeMap;
-
 use holdfast_crds::ids::{NodeId, Pair};
 use holdfast_crds::names::{HostPathClaim, annotation, tag};
 use holdfast_crds::requests::ReplaceRequest;
@@ -10,13 +8,12 @@ use kube::ResourceExt as _;
 
 use super::{Facts, Judged, NewProcess, Pins, Write};
 use crate::act::{Kind, PatchBuilder, Target};
-use crate::controller::proof_site;
+use crate::digest;
 use crate::observe::judge;
 use crate::pool::membership::{Member, Members};
-use crate::pool::record::{self, Record};
 use crate::pool::site::Site;
-use crate::pool::{self, gate, identity, spec};
-use crate::service::{Input, Pairs};
+use crate::pool::{gate, identity};
+use crate::service::{self, Input, Pairs};
 
 /// Reads what a refill of a pair decides from. `allowed` is admission's verdict on what stands.
 pub fn read<'a>(
@@ -34,7 +31,7 @@ pub fn read<'a>(
         pair: pair.clone(),
         request,
         allowed,
-        free: proof_site::other_hands(kubernetes).map_or(Ok(()), |busy| Err(busy.what)),
+        free: digest::other_hands(kubernetes).map_or(Ok(()), |busy| Err(busy.what)),
         garage: &input.observation.garage,
         factor: 0,
         process: Err(unknown()),
@@ -46,40 +43,23 @@ pub fn read<'a>(
         pins: Err(unknown()),
         dry_run: input.dry_run.clone(),
     };
-    let view = spec::ClusterView::new(&kubernetes.cluster);
-    let site = match spec::read(&view, input.settings) {
-        Ok(site) => site,
-        Err((_, why)) => {
-            (facts.process, facts.pins) = (Err(why.clone()), Err(why));
-            return facts;
-        }
-    };
-    facts.factor = site.factor;
-    let Some(records) = record::read_all(kubernetes) else {
-        let why = "the GarageNodes could not be read".to_owned();
+    let read = service::with_members(input, |site, members, _| {
+        facts.factor = site.factor;
+        of_pair(input, site, members, previous, &mut facts);
+    });
+    if let Err(why) = read {
         (facts.process, facts.pins) = (Err(why.clone()), Err(why));
-        return facts;
-    };
-    with_members(input, &site, &records, previous, &mut facts);
+    }
     facts
 }
 
-fn with_members(
+fn of_pair(
     input: &Input<'_>,
     site: &Site,
-    records: &BTreeMap<Pair, Record>,
+    members: &Members<'_>,
     previous: Option<&NodeLocalService>,
     facts: &mut Facts<'_>,
 ) {
-    let entropy = [0; 32];
-    let pools = pool::Input {
-        observation: input.observation,
-        memory: input.memory,
-        held: None,
-        settings: input.settings,
-        entropy: &entropy,
-    };
-    let members = Members::read(site, &pools, records, &mut Vec::new());
     let Some(member) = members.all.get(&facts.pair) else {
         let why = format!("Node {} is not selected by pool {}", facts.pair.node, facts.pair.pool);
         (facts.process, facts.pins) = (Err(why.clone()), Err(why));

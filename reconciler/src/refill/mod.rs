@@ -144,7 +144,7 @@ pub fn step(facts: &Facts<'_>, previous: Option<&NodeLocalService>) -> RefillSte
             Phase::RepairingPins => pins::repair(facts, service, replacement),
             Phase::Completed if is_answered(facts.request, service) => {
                 let mut step = RefillStep { service: Some(service.clone()), ..RefillStep::default() };
-                step.condition = Some(completed(&facts.pair, replacement, Some(facts.garage)));
+                step.condition = Some(completed(&facts.pair, replacement, facts.garage));
                 step
             }
             _ => waiting(facts, ours),
@@ -161,9 +161,9 @@ pub fn is_answered(request: Option<&ReplaceRequest>, service: &NodeLocalService)
 }
 
 /// What a replacement that is done says (R6), or that another hand undid it (R5).
-pub fn completed(pair: &Pair, replacement: &Replacement, garage: Option<&GarageView>) -> Said {
+pub fn completed(pair: &Pair, replacement: &Replacement, garage: &GarageView) -> Said {
     let old = replacement.old_node_id;
-    let core = garage.and_then(|view| view.core.as_ref().ok());
+    let core = garage.core.as_ref().ok();
     if core.is_some_and(|core| core.layout.roles.contains_key(&old)) {
         return reappeared(pair, old);
     }

@@ -80,7 +80,7 @@ pub(super) fn repair(facts: &Facts<'_>, service: &NodeLocalService, intent: &Rep
         next.garage_node_id = Some(new);
         let mut done = intent.clone();
         done.completed_at = Some(facts.now);
-        step.condition = Some(completed(&facts.pair, &done, Some(facts.garage)));
+        step.condition = Some(completed(&facts.pair, &done, facts.garage));
         next.replacement = Some(done);
         step.service = Some(next);
         return step;

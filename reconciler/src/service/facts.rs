@@ -11,11 +11,12 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt as _;
 
 use super::{Input, Pairs};
-use crate::controller::proof_site;
+use crate::digest;
 use crate::hold::{Facts, Judged, NodeFacts, PairPod, Request};
 use crate::observe::{Core, GarageView, judge};
-use crate::pool::membership::{Member, Members};
-use crate::pool::{self, gate, record, spec};
+use crate::pool::gate;
+use crate::pool::membership::Member;
+use crate::pool::site::Site;
 
 /// Kubernetes' own statement that a machine is off.
 const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
@@ -38,7 +39,7 @@ pub(super) fn of_hold(
         namespace: kubernetes.cluster.namespace().unwrap_or_default(),
         request,
         allowed: allowed(input),
-        free: proof_site::other_hands(kubernetes).map_or(Ok(()), |busy| Err(busy.what)),
+        free: digest::other_hands(kubernetes).map_or(Ok(()), |busy| Err(busy.what)),
         observed: match &garage.core {
             Ok(_) => Ok(()),
             Err(why) => Err(format!("Garage Admin API did not answer ({})", why.what)),
@@ -88,8 +89,8 @@ fn unasked() -> Judged {
 
 /// V1 to V9 on what stands, by the rules of admission themselves.
 pub(super) fn allowed(input: &Input<'_>) -> Judged {
-    let view =
-        ClusterView::from_json("the GarageCluster", input.stored).map_err(|error| error.to_string())?;
+    let stored = input.stored.to_string();
+    let view = ClusterView::from_json("the GarageCluster", &stored).map_err(|error| error.to_string())?;
     let members = match &input.observation.kubernetes.garage_nodes {
         None => Fact::Unknown("the GarageNodes could not be read".into()),
         Some(nodes) => Fact::Known(
@@ -173,52 +174,33 @@ fn pods(live: Option<&Pairs>) -> Result<Vec<PairPod>, String> {
 
 /// What the pools' membership knows of the pair and of the others.
 fn with_members(input: &Input<'_>, facts: &mut Facts) {
-    let kubernetes = &input.observation.kubernetes;
-    let view = spec::ClusterView::new(&kubernetes.cluster);
-    let site = match spec::read(&view, input.settings) {
-        Ok(site) => site,
-        Err((_, why)) => {
-            facts.members = Err(why.clone());
-            facts.rest = Err(why);
-            return;
+    let read = super::with_members(input, |site, members, problems| {
+        if let Some(member) = members.all.get(&facts.pair) {
+            facts.token.clone_from(&member.token);
+            facts.identity = facts.identity.or(member.recorded).or_else(|| member.record?.node_id());
+            let answered = member.process.as_ref().and_then(|process| process.id);
+            facts.other_identity =
+                answered.filter(|id| facts.identity.is_some_and(|recorded| recorded != *id));
         }
-    };
-    let Some(records) = record::read_all(kubernetes) else {
-        let why = "the GarageNodes could not be read".to_owned();
+        let core = input.observation.garage.core.as_ref().ok();
+        let mut others = members.all.values().filter(|member| member.pair != facts.pair);
+        let wrong = others.find_map(|member| wrong_with(site, member, core));
+        facts.rest = wrong.clone().map_or(Ok(()), Err);
+        facts.members = if members.stopped || members.conflict {
+            let why = problems.first().map(|problem| problem.message.clone());
+            Err(why.unwrap_or_else(|| "the members of the pools contradict each other".to_owned()))
+        } else if !members.all.contains_key(&facts.pair) {
+            Err(format!("Node {} is not selected by pool {}", facts.pair.node, facts.pair.pool))
+        } else {
+            wrong.map_or(Ok(()), Err)
+        };
+    });
+    if let Err(why) = read {
         (facts.members, facts.rest) = (Err(why.clone()), Err(why));
-        return;
-    };
-    let entropy = [0; 32];
-    let pools = pool::Input {
-        observation: input.observation,
-        memory: input.memory,
-        held: None,
-        settings: input.settings,
-        entropy: &entropy,
-    };
-    let mut problems = Vec::new();
-    let members = Members::read(&site, &pools, &records, &mut problems);
-    if let Some(member) = members.all.get(&facts.pair) {
-        facts.token.clone_from(&member.token);
-        facts.identity = facts.identity.or(member.recorded).or_else(|| member.record?.node_id());
-        let answered = member.process.as_ref().and_then(|process| process.id);
-        facts.other_identity = answered.filter(|id| facts.identity.is_some_and(|recorded| recorded != *id));
     }
-    let core = input.observation.garage.core.as_ref().ok();
-    let mut others = members.all.values().filter(|member| member.pair != facts.pair);
-    let wrong = others.find_map(|member| wrong_with(&site, member, core));
-    facts.rest = wrong.clone().map_or(Ok(()), Err);
-    facts.members = if members.stopped || members.conflict {
-        let why = problems.first().map(|problem| problem.message.clone());
-        Err(why.unwrap_or_else(|| "the members of the pools contradict each other".to_owned()))
-    } else if !members.all.contains_key(&facts.pair) {
-        Err(format!("Node {} is not selected by pool {}", facts.pair.node, facts.pair.pool))
-    } else {
-        wrong.map_or(Ok(()), Err)
-    };
 }
 
-fn wrong_with(site: &pool::site::Site, member: &Member<'_>, core: Option<&Core>) -> Option<String> {
+fn wrong_with(site: &Site, member: &Member<'_>, core: Option<&Core>) -> Option<String> {
     let pair = &member.pair;
     if !member.is_active(site) {
         return Some(format!("{pair} does not carry the current activation"));

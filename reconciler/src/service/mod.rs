@@ -13,10 +13,15 @@ use holdfast_crds::requests::{HoldRequest, ReplaceRequest};
 use holdfast_crds::status::{NodeLocalService, ServiceOperation, ServicePhase as Phase, Time};
 use holdfast_crds::v1beta2::GarageCluster;
 use kube::ResourceExt as _;
+use serde_json::Value;
 
 use crate::act::Action;
 use crate::hold::{self, Request};
 use crate::observe::{KubernetesView, Observation};
+use crate::pool::condition::Problem;
+use crate::pool::membership::Members;
+use crate::pool::site::Site;
+use crate::pool::{record, spec};
 use crate::{pool, proof, refill};
 
 pub use live::Pairs;
@@ -26,7 +31,7 @@ pub struct Input<'a> {
     /// What this pass saw.
     pub observation: &'a Observation,
     /// The cluster's JSON as it was read: the rules of admission judge it again (section 4).
-    pub stored: &'a str,
+    pub stored: &'a Value,
     /// The pair of [`subject`], read live; `None` where there is no subject.
     pub live: Option<&'a Pairs>,
     /// What the processes answered.
@@ -97,6 +102,29 @@ impl Requests {
     }
 }
 
+/// Reads the members of the pools and hands them over; `Err`: why they are not known.
+pub fn with_members<T>(
+    input: &Input<'_>,
+    use_them: impl FnOnce(&Site, &Members<'_>, &[Problem]) -> T,
+) -> Result<T, String> {
+    let kubernetes = &input.observation.kubernetes;
+    let view = spec::ClusterView::new(&kubernetes.cluster);
+    let site = spec::read(&view, input.settings).map_err(|(_, why)| why)?;
+    let records =
+        record::read_all(kubernetes).ok_or_else(|| "the GarageNodes could not be read".to_owned())?;
+    let entropy = [0; 32];
+    let pools = pool::Input {
+        observation: input.observation,
+        memory: input.memory,
+        held: None,
+        settings: input.settings,
+        entropy: &entropy,
+    };
+    let mut problems = Vec::new();
+    let members = Members::read(&site, &pools, &records, &mut problems);
+    Ok(use_them(&site, &members, &problems))
+}
+
 /// The pair of a service in status; `None` where it names none.
 pub fn pair_of(service: &NodeLocalService) -> Option<Pair> {
     let pool = service.pool.parse::<PoolName>().ok()?;
@@ -151,7 +179,6 @@ pub fn step(input: &Input<'_>, now: Time) -> ServiceStep {
     let cluster = &input.observation.kubernetes.cluster;
     let previous = cluster.status.as_ref().and_then(|status| status.node_local_service.as_ref());
     let requests = Requests::read(cluster);
-    let malformed = |error: &str| (ConditionStatus::False, error.to_owned());
     let mut step = match previous.filter(|service| is_under_way(service)) {
         Some(service) if service.operation == ServiceOperation::ReplaceIdentity => {
             refill_step(input, previous, &requests, now)
@@ -201,8 +228,8 @@ pub fn step(input: &Input<'_>, now: Time) -> ServiceStep {
     if let Some(Err(error)) = &requests.hold
         && step.out_of_service.is_none()
     {
-        let (status, message) = malformed(error);
-        step.out_of_service = Some((status, OutOfServiceReason::Refused.as_str(), message));
+        step.out_of_service =
+            Some((ConditionStatus::False, OutOfServiceReason::Refused.as_str(), error.clone()));
     }
     if let Some(replace) = &requests.replace
         && step.identity_replaced.is_none()
@@ -229,9 +256,13 @@ fn finished(input: &Input<'_>, previous: Option<&NodeLocalService>) -> ServiceSt
         let (status, reason, message) = hold::in_service(&pair);
         step.out_of_service = Some((status, reason.as_str(), message));
     } else {
-        let garage = Some(&input.observation.garage);
-        step.identity_replaced =
-            service.replacement.as_ref().map(|done| text(refill::completed(&pair, done, garage)));
+        // Without its request nothing is answered any more: a True that stayed would answer the next one before it
+        // was looked at. That another hand undid it is still said (R5).
+        let said = service
+            .replacement
+            .as_ref()
+            .map(|done| refill::completed(&pair, done, &input.observation.garage));
+        step.identity_replaced = said.filter(|(status, ..)| *status != ConditionStatus::True).map(text);
     }
     step
 }
