@@ -53,6 +53,21 @@ impl Bed {
         Ok(leader.pod)
     }
 
+    /// Kills the leader so many times, each time when the product has written something new since a mark, so that
+    /// it never gets far.
+    pub async fn kill_leaders(&self, mark: u64, times: u32) -> Result<()> {
+        let (mut killed, mut seen) = (0, 0);
+        while killed < times {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            let writes = self.product_writes_since(mark)?;
+            let writes = writes.iter().filter(|write| !write.contains("leases")).count();
+            if writes > seen && self.signal_leader(nix::sys::signal::Signal::SIGKILL).await.is_ok() {
+                (seen, killed) = (writes, killed + 1);
+            }
+        }
+        Ok(())
+    }
+
     /// Where the audit log ends now, for [`Self::audited_since`].
     pub fn audit_mark(&self) -> Result<u64> {
         let log = &self.control_plane.audit_log;

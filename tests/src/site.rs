@@ -1,7 +1,7 @@
 //! A Garage site on the bed's Nodes: what an administrator prepares, writes and applies, and what Garage
 //! itself says of it (independently of the product's own client).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::bed::{Bed, wait};
 use crate::error::{Doing as _, Error, Result};
+use crate::load::Store;
 
 const MIB: u64 = 1 << 20;
 /// Long enough for a machine that builds beside it.
@@ -302,6 +303,20 @@ impl Site {
     pub async fn member(&self, bed: &Bed, node: &str) -> Result<Member> {
         let found = self.members(bed).await?.into_iter().find(|member| member.node == node);
         found.ok_or_else(|| Error::other(format!("no Pod of {} runs on {node}", self.name)))
+    }
+
+    /// A new bucket, written and read through the members' S3 endpoints.
+    pub async fn store(&self, members: &[Member], bucket: &str) -> Result<Store> {
+        let first = members.first().ok_or_else(|| Error::other("the site has no Pods"))?;
+        let endpoints: Vec<_> = members.iter().map(Member::s3).collect();
+        Store::create(first.admin(), &self.token, bucket, &endpoints).await
+    }
+
+    /// Who has a role in the layout, in a member's view.
+    pub async fn role_ids(&self, member: &Member) -> Result<BTreeSet<String>> {
+        let layout = self.ask(member, "GetClusterLayout").await?;
+        let roles = layout["roles"].as_array().cloned().unwrap_or_default();
+        Ok(roles.iter().filter_map(|role| role["id"].as_str().map(str::to_owned)).collect())
     }
 
     /// Asks a member's Admin API, `GET /v2/<call>`.

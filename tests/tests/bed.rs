@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_tests::bed::{self, Bed, Component, Disks, wait};
-use holdfast_tests::load::{Load, Pace, Store};
+use holdfast_tests::load::{Load, Pace};
 use holdfast_tests::proxy::{AdminProxy, Fault};
 use holdfast_tests::site::{Member, Site};
 use holdfast_tests::suite::{self, TestResult};
@@ -161,7 +161,7 @@ async fn garage_runs_in_the_pods_of_a_daemon_set_and_keeps_objects(bed: Arc<Bed>
     site.tell(first, "ApplyClusterLayout", json!({"version": 1})).await?;
     health(&site, first, "healthy", 3).await?;
 
-    let load = Load::new(Arc::new(store(&site, &members, "first").await?));
+    let load = Load::new(Arc::new(site.store(&members, "first").await?));
     load.write(20, 20_000).await?;
     assert_eq!(load.verify().await?, 20);
     // Each member comes to hold every block: a write is answered when two of three have it, the third follows.
@@ -182,7 +182,7 @@ async fn garage_runs_in_the_pods_of_a_daemon_set_and_keeps_objects(bed: Arc<Bed>
 async fn a_dead_garage_is_started_again_and_the_load_sees_no_loss(bed: Arc<Bed>) -> TestResult {
     let site = site();
     let members = ready(&bed, &site, 3).await?;
-    let mut load = Load::new(Arc::new(store(&site, &members[..2], "under-load").await?));
+    let mut load = Load::new(Arc::new(site.store(&members[..2], "under-load").await?));
     load.run(Pace::default());
     let killed = &members[2];
     let before = id(&site, killed).await?;
@@ -280,7 +280,7 @@ async fn an_admin_api_can_refuse_delay_hang_and_lie(bed: Arc<Bed>) -> TestResult
     let hung = tokio::time::timeout(Duration::from_secs(1), site.ask(member, health)).await;
     assert!(hung.is_err(), "a call that hangs has no answer");
     // Everything else of the Pod is as it was.
-    Load::new(Arc::new(store(&site, &members[..1], "beside-the-proxy").await?)).write(1, 10_000).await?;
+    Load::new(Arc::new(site.store(&members[..1], "beside-the-proxy").await?)).write(1, 10_000).await?;
 
     drop(proxy);
     assert!(answers(&site, member, health).await, "Garage answers by itself again");
@@ -384,11 +384,6 @@ async fn id(site: &Site, member: &Member) -> Result<String, holdfast_tests::Erro
 
 async fn peer(site: &Site, member: &Member) -> Result<String, holdfast_tests::Error> {
     Ok(format!("{}@{}:3901", id(site, member).await?, member.ip))
-}
-
-async fn store(site: &Site, members: &[Member], bucket: &str) -> Result<Store, holdfast_tests::Error> {
-    let endpoints: Vec<_> = members.iter().map(Member::s3).collect();
-    Store::create(members[0].admin(), &site.token, bucket, &endpoints).await
 }
 
 /// Waits until the DaemonSet has so many ready Pods that all answer.

@@ -1,18 +1,16 @@
 //! Hold and refill on a real Garage site under object load (behaviour.md, sections 11 and 12).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_tests::bed::{self, Bed, Disks, assets};
-use holdfast_tests::load::{Load, Pace, Store};
+use holdfast_tests::load::{Load, Pace};
 use holdfast_tests::service::{HOLD, REPLACE, answered};
 use holdfast_tests::site::{Member, Pool, Site, condition, garage_image};
 use holdfast_tests::suite::{self, TestResult};
 use holdfast_tests::{Error, test};
-use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -50,18 +48,8 @@ fn site() -> Site {
     site
 }
 
-async fn store(site: &Site, members: &[Member], bucket: &str) -> Result<Store, Error> {
-    let endpoints: Vec<_> = members.iter().map(Member::s3).collect();
-    Store::create(members[0].admin(), &site.token, bucket, &endpoints).await
-}
-
 async fn layout(site: &Site, member: &Member) -> Result<Value, Error> {
     site.ask(member, "GetClusterLayout").await
-}
-
-fn role_ids(layout: &Value) -> BTreeSet<String> {
-    let roles = layout["roles"].as_array().cloned().unwrap_or_default();
-    roles.iter().filter_map(|role| role["id"].as_str().map(str::to_owned)).collect()
 }
 
 /// The members on every Node but one.
@@ -139,7 +127,7 @@ async fn a_hold_without_a_proof_waits_and_touches_nothing(bed: Arc<Bed>) -> Test
 async fn a_disk_is_serviced_and_refilled_under_load_and_no_object_is_lost(bed: Arc<Bed>) -> TestResult {
     let site = site();
     let members = site.members(&bed).await?;
-    let mut load = Load::new(Arc::new(store(&site, &members, "story").await?));
+    let mut load = Load::new(Arc::new(site.store(&members, "story").await?));
     load.write(40, 40_000).await?;
     site.verify(&bed, "before-the-service", PROOF).await?;
 
@@ -155,12 +143,18 @@ async fn a_disk_is_serviced_and_refilled_under_load_and_no_object_is_lost(bed: A
     for member in &rest {
         let after = layout(&site, member).await?;
         assert_eq!(after["version"], 2, "one version");
-        let roles = role_ids(&after);
+        let roles = site.role_ids(member).await?;
         assert!(roles.contains(&new) && !roles.contains(&old) && roles.len() == 3, "{after}");
     }
     let history = site.ask(&rest[0], "GetClusterLayoutHistory").await?;
     assert!(!history.to_string().contains("Draining"), "the old version is settled: {history}");
+    // Without its request nothing stays True that the next request could be taken for answered by.
     site.annotate(&bed, REPLACE, None).await?;
+    site.wait(&bed, "no answer without a request", MINUTE, |object| {
+        let replaced = condition(object, REPLACED);
+        if replaced.is_null() { Ok(()) } else { Err(replaced.to_string()) }
+    })
+    .await?;
     let report = load.stop().await;
     assert_eq!((report.wrong, report.failed_puts, report.failed_gets), (0, 0, 0), "{report:?}");
     assert!(report.written > 0, "{report:?}");
@@ -326,7 +320,7 @@ async fn a_disk_that_died_without_a_hold_is_refilled_while_the_reconciler_is_kil
     site.wait_up_within(&bed, 3 * MINUTE).await?;
     let rest = others(&bed, &site, "kn-1").await?;
     let version = layout(&site, &rest[0]).await?["version"].as_u64().unwrap();
-    let load = Load::new(Arc::new(store(&site, &rest, "sudden").await?));
+    let load = Load::new(Arc::new(site.store(&rest, "sudden").await?));
     load.write(20, 40_000).await?;
     let old = site.identity(&bed, "kn-1").await?;
     let machine = bed.agent("kn-1")?;
@@ -344,22 +338,10 @@ async fn a_disk_that_died_without_a_hold_is_refilled_while_the_reconciler_is_kil
 
     let mark = bed.audit_mark()?;
     site.annotate(&bed, REPLACE, Some(&format!("fast/kn-1/{old}"))).await?;
-    let killer = async {
-        let (mut killed, mut seen) = (0, 0);
-        while killed < 5 {
-            sleep(Duration::from_millis(50)).await;
-            let writes =
-                bed.product_writes_since(mark)?.iter().filter(|write| !write.contains("leases")).count();
-            if writes > seen && bed.signal_leader(Signal::SIGKILL).await.is_ok() {
-                (seen, killed) = (writes, killed + 1);
-            }
-        }
-        Ok::<_, Error>(())
-    };
     // It may be done before the last kill.
     let done = site.wait_reason(&bed, REPLACED, "Replaced", 2 * STEP);
     tokio::select! {
-        kills = killer => {
+        kills = bed.kill_leaders(mark, 5) => {
             kills?;
             site.wait_reason(&bed, REPLACED, "Replaced", 2 * STEP).await?;
         }
@@ -368,7 +350,7 @@ async fn a_disk_that_died_without_a_hold_is_refilled_while_the_reconciler_is_kil
     let new = site.identity(&bed, "kn-1").await?;
     let after = layout(&site, &rest[0]).await?;
     assert_eq!(after["version"].as_u64(), Some(version + 1), "one version, however often it was begun");
-    let roles = role_ids(&after);
+    let roles = site.role_ids(&rest[0]).await?;
     assert!(roles.contains(&new) && !roles.contains(&old) && roles.len() == 3, "{after}");
     site.annotate(&bed, REPLACE, None).await?;
     site.verify(&bed, "after-the-sudden-death", PROOF).await?;
@@ -386,13 +368,13 @@ async fn a_site_of_the_oldest_garage_is_serviced(bed: Arc<Bed>) -> TestResult {
     old.pools = vec![Pool::new("old", &["kn-7", "kn-8", "kn-9"])];
     old.bring_up(&bed).await?;
     let members = old.members(&bed).await?;
-    let load = Load::new(Arc::new(store(&old, &members, "old").await?));
+    let load = Load::new(Arc::new(old.store(&members, "old").await?));
     load.write(20, 40_000).await?;
     old.verify(&bed, "before", PROOF).await?;
     hold(&bed, &old, "kn-9").await?;
     old.swap_disks(&bed, "kn-9")?;
     let (was, is) = refill(&bed, &old, "kn-9").await?;
-    let roles = role_ids(&layout(&old, &others(&bed, &old, "kn-9").await?[0]).await?);
+    let roles = old.role_ids(&others(&bed, &old, "kn-9").await?[0]).await?;
     assert!(roles.contains(&is) && !roles.contains(&was) && roles.len() == 3, "{roles:?}");
     old.annotate(&bed, REPLACE, None).await?;
     old.verify(&bed, "after", PROOF).await?;

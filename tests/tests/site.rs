@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_tests::bed::{self, Bed, Component, assets};
-use holdfast_tests::load::{Load, Pace, Store};
+use holdfast_tests::load::{Load, Pace};
 use holdfast_tests::site::{Member, Pool, Site, condition, garage_image};
 use holdfast_tests::suite::{self, TestResult};
 use holdfast_tests::test;
@@ -114,21 +114,7 @@ async fn a_site_comes_up_although_the_reconciler_is_killed_all_the_time(bed: Arc
     site.prepare(&bed).await?;
     let mark = bed.audit_mark()?;
     bed.apply(&site.manifest()?).await?;
-    let killer = async {
-        let mut killed = 0;
-        let mut seen = 0;
-        // Each time when it has written something new, so that it never gets far.
-        while killed < 6 {
-            sleep(Duration::from_millis(50)).await;
-            let writes =
-                bed.product_writes_since(mark)?.iter().filter(|write| !write.contains("leases")).count();
-            if writes > seen && bed.signal_leader(Signal::SIGKILL).await.is_ok() {
-                (seen, killed) = (writes, killed + 1);
-            }
-        }
-        Ok::<_, holdfast_tests::Error>(())
-    };
-    timeout(6 * MINUTE, killer).await??;
+    timeout(6 * MINUTE, bed.kill_leaders(mark, 6)).await??;
     site.wait_up(&bed).await?;
     let members = site.members(&bed).await?;
     assert_eq!(
@@ -139,7 +125,7 @@ async fn a_site_comes_up_although_the_reconciler_is_killed_all_the_time(bed: Arc
     assert_eq!(layout["version"], 1, "one layout version, however often it was begun");
     assert_eq!(layout["roles"].as_array().map(Vec::len), Some(3));
 
-    let load = Load::new(Arc::new(store(&site, &members, "first").await?));
+    let load = Load::new(Arc::new(site.store(&members, "first").await?));
     load.write(20, 20_000).await?;
     assert_eq!(load.verify().await?, 20);
     Ok(())
@@ -176,7 +162,7 @@ async fn a_site_of_the_oldest_garage_comes_up(bed: Arc<Bed>) -> TestResult {
     old.pools = vec![Pool::new("old", &["kn-7", "kn-8", "kn-9"])];
     old.bring_up(&bed).await?;
     let members = old.members(&bed).await?;
-    let load = Load::new(Arc::new(store(&old, &members, "old").await?));
+    let load = Load::new(Arc::new(old.store(&members, "old").await?));
     load.write(5, 20_000).await?;
     load.verify().await?;
     old.wait(&bed, "all nodes of the old site observed", TWO_PASSES, |object| observed(object, 3)).await?;
@@ -229,7 +215,7 @@ async fn a_node_with_its_link_down_shows_as_down_and_recovers(bed: Arc<Bed>) -> 
     let site = site();
     let members = three(&bed, &site).await?;
     let cut = id(&site, &members[2]).await?;
-    let mut load = Load::new(Arc::new(store(&site, &members[..2], "cut").await?));
+    let mut load = Load::new(Arc::new(site.store(&members[..2], "cut").await?));
     load.run(Pace::default());
     bed.network.set_node_link("kn-3", false)?;
     until_health(&site, &members[0], "degraded", 2).await?;
@@ -268,7 +254,7 @@ async fn a_wiped_metadata_directory_never_enters_the_layout(bed: Arc<Bed>) -> Te
     let site = site();
     let metadata = site.pools[0].metadata();
     let before = three(&bed, &site).await?;
-    let roles = roles(&site, &before[0]).await?;
+    let roles = site.role_ids(&before[0]).await?;
     let old = id(&site, &before[2]).await?;
     let machine = bed.agent("kn-3")?;
     machine.power_off().await;
@@ -293,7 +279,7 @@ async fn a_wiped_metadata_directory_never_enters_the_layout(bed: Arc<Bed>) -> Te
     assert!(message.contains("kn-3"), "{message}");
     // Some passes more: it must not change its mind.
     sleep(Duration::from_secs(30)).await;
-    assert_eq!(self::roles(&site, &before[0]).await?, roles);
+    assert_eq!(site.role_ids(&before[0]).await?, roles);
     let layout = site.ask(&before[0], "GetClusterLayout").await?;
     assert!(!layout["stagedRoleChanges"].to_string().contains(&new), "{layout}");
 
@@ -482,17 +468,6 @@ async fn id(site: &Site, member: &Member) -> Result<String, holdfast_tests::Erro
     let info = site.ask(member, "GetNodeInfo?node=self").await?;
     let id = info["success"].as_object().and_then(|nodes| nodes.keys().next().cloned());
     id.ok_or_else(|| holdfast_tests::Error::other(format!("no identity in {info}")))
-}
-
-async fn roles(site: &Site, member: &Member) -> Result<BTreeSet<String>, holdfast_tests::Error> {
-    let layout = site.ask(member, "GetClusterLayout").await?;
-    let roles = layout["roles"].as_array().cloned().unwrap_or_default();
-    Ok(roles.iter().filter_map(|role| role["id"].as_str().map(str::to_owned)).collect())
-}
-
-async fn store(site: &Site, members: &[Member], bucket: &str) -> Result<Store, holdfast_tests::Error> {
-    let endpoints: Vec<_> = members.iter().map(Member::s3).collect();
-    Store::create(members[0].admin(), &site.token, bucket, &endpoints).await
 }
 
 async fn healthy(site: &Site, member: &Member) -> bool {
