@@ -60,7 +60,7 @@ impl Bed {
         while killed < times {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             let writes = self.product_writes_since(mark)?;
-            let writes = writes.iter().filter(|write| !write.contains("leases")).count();
+            let writes = writes.iter().filter(|(write, _)| !write.contains("leases")).count();
             if writes > seen && self.signal_leader(nix::sys::signal::Signal::SIGKILL).await.is_ok() {
                 (seen, killed) = (writes, killed + 1);
             }
@@ -88,18 +88,21 @@ impl Bed {
         Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
 
-    /// The product's own writes since a mark, as `verb resource/subresource name`.
-    pub fn product_writes_since(&self, mark: u64) -> Result<Vec<String>> {
+    /// The product's own writes since a mark, as `verb resource/subresource name`, each with what it wrote
+    /// (null for what is not of the product's group).
+    pub fn product_writes_since(&self, mark: u64) -> Result<Vec<(String, Value)>> {
         let user = format!("system:serviceaccount:{NAMESPACE}:garage-holdfast");
         let events = self.audited_since(mark)?;
         Ok(events
-            .iter()
+            .into_iter()
             .filter(|event| event["user"]["username"] == user.as_str())
-            .map(|event| {
+            .map(|mut event| {
                 let (verb, object) = (&event["verb"], &event["objectRef"]);
                 let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
                 let sub = object["subresource"].as_str().map(|sub| format!("/{sub}")).unwrap_or_default();
-                format!("{} {}{sub} {}", text(verb), text(&object["resource"]), text(&object["name"]))
+                let write =
+                    format!("{} {}{sub} {}", text(verb), text(&object["resource"]), text(&object["name"]));
+                (write, event["requestObject"].take())
             })
             .collect())
     }
