@@ -15,6 +15,8 @@ use holdfast_crds::ids::{LayoutVersion, NodeId};
 use serde_json::Value;
 
 pub use endpoints::Endpoints;
+#[cfg(test)]
+pub(crate) use garage::perform as perform_on_garage;
 pub use garage::{CallFailure, GarageCalls};
 pub use object::{Kind, Object, PatchBuilder, Target, pointer};
 

@@ -28,6 +28,8 @@ mod metrics;
 mod pass;
 mod read;
 mod serving;
+#[cfg(test)]
+pub(crate) use serving::say;
 
 pub use metrics::Metrics;
 

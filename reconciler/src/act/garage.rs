@@ -75,7 +75,7 @@ pub trait GarageCalls: Sync {
     ) -> impl Future<Output = Result<(), CallFailure>> + Send;
 }
 
-pub(super) async fn perform<G: GarageCalls>(action: &Action, garage: &G) -> Outcome {
+pub(crate) async fn perform<G: GarageCalls>(action: &Action, garage: &G) -> Outcome {
     let done = |result: Result<(), CallFailure>| match result {
         Ok(()) => Outcome::Executed(Answer::Done),
         Err(failure) => failure.into(),

@@ -27,7 +27,7 @@ pub(super) async fn check(shared: &Shared, checks: &[Action]) -> Result<Option<R
 }
 
 /// Puts the step into the pass's one status write.
-pub(super) fn say(step: &ServiceStep, parts: &mut Parts) -> Result<(), Error> {
+pub(crate) fn say(step: &ServiceStep, parts: &mut Parts) -> Result<(), Error> {
     let service = step.service.as_ref().map(serde_json::to_value).transpose();
     let service = service
         .map_err(|e| Error::Status(format!("status.nodeLocalService cannot be written as JSON: {e}")))?;

@@ -396,4 +396,5 @@ fn nothing_is_done_on_the_way_back_while_another_hand_is_on_the_members() {
     assert_eq!((step.actions.len(), phase(&step)), (0, Phase::Restoring));
 }
 
+mod sweep;
 mod world;

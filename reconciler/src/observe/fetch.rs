@@ -332,10 +332,10 @@ fn nobody<T>(answers: &BTreeMap<NodeId, Result<T, Silence>>) -> bool {
 }
 
 /// A node's own view as it was read, with whom and which layout version it spoke of.
-struct Seen {
-    identity: Option<NodeId>,
-    version: LayoutVersion,
-    view: PeerView,
+pub(crate) struct Seen {
+    pub(crate) identity: Option<NodeId>,
+    pub(crate) version: LayoutVersion,
+    pub(crate) view: PeerView,
 }
 
 async fn peer_view(client: &Client) -> Result<Seen, Error> {
@@ -373,7 +373,7 @@ async fn by_identity<'a, T, F: Future<Output = Result<T, Error>>>(
 }
 
 /// The highest layout version above `current` that a node of known identity shows.
-fn newer_version(
+pub(crate) fn newer_version(
     seen: &[(Endpoint, Result<Seen, Silence>)],
     current: LayoutVersion,
 ) -> Option<LayoutVersion> {
@@ -388,7 +388,7 @@ fn newer_version(
 
 /// O8, with O6: a view counts for the identity that gave it, and only when it is of the layout that the pass
 /// believes; a node that answers for another identity than the one known at that address does not count.
-fn believed_peers(
+pub(crate) fn believed_peers(
     seen: Vec<(Endpoint, Result<Seen, Silence>)>,
     core: Option<&Core>,
 ) -> BTreeMap<NodeId, Result<PeerView, Silence>> {

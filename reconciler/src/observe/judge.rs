@@ -6,6 +6,7 @@ use std::fmt;
 use holdfast_crds::ids::{LayoutVersion, NodeId};
 
 use super::garage::{Core, GarageView, HistoryStatus, NodeState, Partition, Silence, StagedChange};
+use crate::act::same_role;
 use crate::garage::silence_phrase;
 
 /// Why a layout is not settled (O5). Its text is stable and names the node where there is one.
@@ -98,9 +99,13 @@ pub fn settled(core: &Core) -> Result<(), Unsettled> {
     }
 }
 
-/// Staged changes that an apply would turn into something: all but removals of an ID without a role (D12).
+/// Staged changes that an apply would turn into something: all but removals of an ID without a role (D12), and
+/// roles that are as they would become: a staging call that ran only after its answer was given up leaves both.
 pub fn effective_changes(core: &Core) -> impl Iterator<Item = &StagedChange> {
-    core.layout.staged.iter().filter(|c| c.role.is_some() || core.layout.roles.contains_key(&c.id))
+    core.layout.staged.iter().filter(|change| match (&change.role, core.layout.roles.get(&change.id)) {
+        (None, have) => have.is_some(),
+        (Some(role), have) => have.is_none_or(|have| !same_role(have, role)),
+    })
 }
 
 /// The storage nodes of the current layout, in node-ID order.

@@ -77,7 +77,7 @@ pub fn plan(
 ) {
     let kubernetes = &input.observation.kubernetes;
     for member in members.all.values() {
-        if member.skipped {
+        if member.skipped && !member.replacing {
             continue;
         }
         let Some(pod) = member.pod else { continue };

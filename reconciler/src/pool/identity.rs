@@ -66,6 +66,13 @@ pub fn replacement(input: &Input<'_>) -> Option<(Pair, NodeId, Option<NodeId>)> 
     Some((pair, replacement.old_node_id, replacement.new_node_id))
 }
 
+/// The identity of a replacement that holds the role now: what a Node that is made anew meanwhile is claimed for.
+pub fn of_role(input: &Input<'_>) -> Option<NodeId> {
+    let (_, from, to) = replacement(input)?;
+    let roles = &input.observation.garage.core.as_ref().ok()?.layout.roles;
+    [Some(from), to].into_iter().flatten().find(|id| roles.contains_key(id))
+}
+
 /// Everything that says which identity the pair has, and what says so.
 pub fn known(site: &Site, member: &Member<'_>, input: &Input<'_>) -> Vec<(&'static str, NodeId)> {
     let record = member.record;

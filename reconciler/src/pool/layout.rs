@@ -109,7 +109,9 @@ pub fn plan(
     let is_ours = |have: &StagedChange| ours.iter().any(|(_, change)| same_change(change, have));
     let foreign: Vec<String> =
         core.layout.staged.iter().filter(|have| !is_ours(have)).map(describe).collect();
-    if due.is_empty() && core.layout.staged.is_empty() {
+    let staged_in_vain =
+        core.layout.staged_parameters.is_none() && judge::effective_changes(core).next().is_none();
+    if due.is_empty() && staged_in_vain {
         return;
     }
     // Before what is staged is judged: a replacement stages its own two changes.
@@ -191,6 +193,9 @@ pub fn plan(
         }
     };
 
+    // The same node in every try, whoever answers this pass (R3): a call without an answer may still run there.
+    let own = ours.iter().map(|(_, change)| change.id).filter(|id| is_up(id));
+    let at = own.filter(|id| storage.is_empty() || storage.contains(id)).min().or(core.answering);
     let mut staged = core.layout.staged.clone();
     let missing: Vec<StagedChange> =
         change.into_iter().filter(|new| !staged.iter().any(|have| same_change(new, have))).collect();
@@ -200,13 +205,13 @@ pub fn plan(
     }
     if !missing.is_empty() {
         actions.push(Action::UpdateLayout {
-            at: core.answering,
+            at,
             base: core.layout.version,
             changes: missing,
             staged: staged.clone(),
         });
     }
-    actions.push(Action::ApplyLayout { at: core.answering, version: core.layout.version.next(), staged });
+    actions.push(Action::ApplyLayout { at, version: core.layout.version.next(), staged });
 }
 
 fn describe(change: &StagedChange) -> String {

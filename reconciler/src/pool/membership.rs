@@ -62,6 +62,8 @@ pub struct Member<'a> {
     pub skipped: bool,
     /// It is held out of service.
     pub held: bool,
+    /// A refill is replacing its identity: that alone moves its records and its role, but it must run (R4).
+    pub replacing: bool,
 }
 
 /// A running process.
@@ -228,6 +230,7 @@ impl<'a> Members<'a> {
                 && ids.iter().all(|id| id == from || Some(id) == to.as_ref())
             {
                 // A refill is moving the pins: they may differ until it is done (R4), and it alone moves them.
+                member.replacing = !member.skipped;
                 member.skipped = true;
                 member.recorded = to.or(Some(*from));
                 continue;
@@ -277,18 +280,18 @@ impl<'a> Members<'a> {
             return;
         }
         for member in self.all.values() {
-            if member.skipped {
-                // A refill moves the pins itself, but a GarageNode that was deleted meanwhile is made again here.
-                let replacing = identity::replacement(input).is_some_and(|(pair, ..)| pair == member.pair);
-                if replacing && member.record.is_none() {
-                    step.actions.extend(identity::plan_record(site, member, input));
-                }
+            if member.skipped && !member.replacing {
                 continue;
             }
+            // Also during a replacement: a Pod that is deleted meanwhile, or a Node that is made anew, must not leave
+            // the site for good with a node less (R4).
             if no_other_hand {
                 step.actions.extend(member.activate(site, input));
             }
-            step.actions.extend(identity::plan_record(site, member, input));
+            // A refill moves the pins itself, but a GarageNode that was deleted meanwhile is made again here.
+            if !member.replacing || member.record.is_none() {
+                step.actions.extend(identity::plan_record(site, member, input));
+            }
         }
         gate::plan(site, self, input, step, problems);
     }
@@ -368,6 +371,7 @@ impl<'a> Member<'a> {
             recorded: None,
             skipped,
             held,
+            replacing: false,
         }
     }
 
@@ -402,7 +406,11 @@ impl<'a> Member<'a> {
 
     /// One patch of the Node: activation label, claim and, once it is known, the identity.
     fn activate(&self, site: &Site, input: &Input<'_>) -> Option<Action> {
-        let id = identity::to_record(self, input);
+        let recorded =
+            self.claim.as_ref().and_then(|claim| claim.garage_node_id).or(self.identity_annotation);
+        let id = recorded.or_else(|| {
+            if self.replacing { identity::of_role(input) } else { identity::to_record(self, input) }
+        });
         if self.claim.as_ref().is_some_and(|claim| claim.retiring) {
             return None;
         }

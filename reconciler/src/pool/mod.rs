@@ -23,7 +23,7 @@ pub mod workloads;
 pub mod spec;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

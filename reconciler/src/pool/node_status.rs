@@ -54,6 +54,11 @@ fn fill(member: &Member<'_>, record: &Record, input: &Input<'_>, now: Timestamp)
     {
         status.insert("nodeId".into(), id.to_string().into());
     }
+    // A GarageNode that was deleted and made again: what its Node still records, or no replacement could name the
+    // identity that is to go (V5).
+    if !refilling && record.node_id().is_none() && id.is_none() && record.pin() == member.recorded {
+        status.extend(member.recorded.map(|id| ("nodeId".to_owned(), id.to_string().into())));
+    }
     if let Some(pod) = id.and(member.pod) {
         status.insert("observedPodUid".into(), pod.metadata.uid.clone().unwrap_or_default().into());
     }

@@ -10,7 +10,7 @@ use holdfast_crds::status::{NodeLocalService, Replacement, ServicePhase as Phase
 
 use super::preconditions;
 use super::{Facts, RefillStep, Said, no, reappeared};
-use crate::act::{Action, is_exactly_staged};
+use crate::act::Action;
 use crate::observe::{Core, judge};
 use crate::pool::layout::unsettled;
 
@@ -168,15 +168,15 @@ fn not_applied(
         return stands(&next, said);
     }
     let mut step = stands(service, said);
-    let at = core.answering;
-    if !is_exactly_staged(&core.layout, &ready.changes) {
-        step.actions.push(Action::UpdateLayout {
-            at,
-            base,
-            changes: ready.changes.clone(),
-            staged: ready.changes.clone(),
-        });
-    }
+    // The same node in every try, whoever answers this pass: a call without an answer may still run there, and one
+    // node makes a version once, while two that have not heard of each other make it twice (R3, R4).
+    let at = judge::storage_nodes(core).find(|id| *id != intent.old_node_id);
+    step.actions.push(Action::UpdateLayout {
+        at,
+        base,
+        changes: ready.changes.clone(),
+        staged: ready.changes.clone(),
+    });
     step.actions.push(Action::ApplyLayout { at, version: base.next(), staged: ready.changes });
     step
 }

@@ -3,6 +3,8 @@
 
 mod facts;
 pub mod live;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 

@@ -29,6 +29,12 @@ impl Rng {
         low + i64::try_from(self.below(u64::try_from(high - low + 1).unwrap_or(1))).unwrap_or(0)
     }
 
+    /// One of several.
+    pub fn pick<T: Copy, const N: usize>(&mut self, of: [T; N]) -> T {
+        let at = self.below(u64::try_from(N).unwrap_or(1));
+        of[usize::try_from(at).unwrap_or(0)]
+    }
+
     /// True once in `n`.
     pub const fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0

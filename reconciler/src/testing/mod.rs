@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod faults;
 pub mod garage;
+pub mod layout;
 
 use std::path::PathBuf;
 

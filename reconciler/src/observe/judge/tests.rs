@@ -161,6 +161,12 @@ fn a_staged_removal_of_an_id_without_a_role_is_no_change_and_everything_else_is(
     assert_eq!(settled(&site), Err(Unsettled::StagedRole(node(0x33))));
     site.layout.staged = vec![StagedChange { id: node(0x55), role: Some(role()) }];
     assert_eq!(settled(&site), Err(Unsettled::StagedRole(node(0x55))));
+    // What a staging call leaves that ran after the version was made: the role as it is.
+    let (own, same) = site.layout.roles.iter().next().map(|(id, role)| (*id, role.clone())).unwrap();
+    site.layout.staged = vec![StagedChange { id: own, role: Some(same.clone()) }];
+    assert_eq!(settled(&site), Ok(()));
+    site.layout.staged = vec![StagedChange { id: own, role: Some(Role { zone: "other".into(), ..same }) }];
+    assert_eq!(settled(&site), Err(Unsettled::StagedRole(own)));
     site.layout.staged.clear();
     site.layout.staged_parameters = Some(LayoutParameters { zone_redundancy: ZoneRedundancy::AtLeast(2) });
     assert_eq!(settled(&site), Err(Unsettled::StagedParameters));

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::world::{World, id};
-use crate::act::{Answer, Kind, Outcome};
+use crate::act::{Action, Answer, Kind, Outcome};
 
 #[test]
 fn a_site_comes_up_in_one_layout_version_and_is_then_quiet() {
@@ -103,6 +103,34 @@ fn a_fourth_member_comes_in_a_version_of_its_own() {
     world.settle();
     let sizes: Vec<usize> = world.versions.iter().map(std::collections::BTreeMap::len).collect();
     assert_eq!(sizes, [3, 4, 5]);
+}
+
+#[test]
+fn a_layout_is_changed_at_the_same_node_whoever_answers() {
+    let mut world = World::new(&["kn-1", "kn-2", "kn-3"]);
+    let changes = |world: &World, answering: u8| {
+        let mut observation = world.observe();
+        if let Ok(core) = &mut observation.garage.core {
+            core.answering = Some(id(answering));
+        }
+        let at = |action: &Action| match action {
+            Action::UpdateLayout { at, .. } | Action::ApplyLayout { at, .. } => Some(*at),
+            _ => None,
+        };
+        world.plan_on(&observation).actions.iter().filter_map(at).collect::<Vec<_>>()
+    };
+    for _ in 0..50 {
+        if !changes(&world, 0x11).is_empty() {
+            break;
+        }
+        for action in &world.plan().actions {
+            world.perform(action);
+        }
+        world.controllers();
+    }
+    for answering in [0x11, 0x22, 0x33] {
+        assert_eq!(changes(&world, answering), [Some(id(0x11)); 2]);
+    }
 }
 
 #[test]

@@ -3,4 +3,4 @@
 mod crash;
 mod reasons;
 mod vectors;
-mod world;
+pub(crate) mod world;

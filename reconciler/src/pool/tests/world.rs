@@ -1,8 +1,9 @@
 //! A small world in memory: an API server's objects, the controllers that act on them, and Garage
 //! processes, so that a plan can be performed action by action and forgotten in between.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use holdfast_crds::ids::{LayoutVersion, NodeId};
 use jiff::Timestamp;
@@ -58,6 +59,7 @@ pub struct Disk {
     pub mounted: bool,
 }
 
+#[derive(Clone)]
 pub struct World {
     pub objects: BTreeMap<Target, Value>,
     pub disks: BTreeMap<String, Disk>,
@@ -70,6 +72,36 @@ pub struct World {
     pub versions: Vec<BTreeMap<NodeId, Role>>,
     pub variables: BTreeMap<(NodeId, String), String>,
     pub writes: u32,
+    typed: Typed,
+}
+
+/// Objects as they were read last, by resource version: a sweep reads the same ones over and over.
+#[derive(Default)]
+struct Typed(Mutex<BTreeMap<Target, Versioned>>);
+
+/// A resource version, and the object that it stands for.
+type Versioned = (Value, Arc<dyn Any + Send + Sync>);
+
+impl Clone for Typed {
+    fn clone(&self) -> Self {
+        Self(Mutex::new(self.0.lock().unwrap().clone()))
+    }
+}
+
+impl Typed {
+    fn read<T: DeserializeOwned + Send + Sync + 'static>(&self, target: &Target, value: &Value) -> Arc<T> {
+        let mut cached = self.0.lock().unwrap();
+        let version = &value["metadata"]["resourceVersion"];
+        if let Some((known, object)) = cached.get(target)
+            && known == version
+            && let Ok(object) = Arc::clone(object).downcast::<T>()
+        {
+            return object;
+        }
+        let object: Arc<T> = typed(value);
+        cached.insert(target.clone(), (version.clone(), object.clone()));
+        object
+    }
 }
 
 pub fn id(byte: u8) -> NodeId {
@@ -99,6 +131,7 @@ impl World {
             versions: Vec::new(),
             variables: BTreeMap::new(),
             writes: 0,
+            typed: Typed::default(),
         };
         world.put(Kind::GarageCluster, cluster());
         for (index, name) in nodes.iter().enumerate() {
@@ -139,30 +172,36 @@ impl World {
         self.put(kind, value);
     }
 
-    fn map<T: DeserializeOwned>(&self, kind: Kind) -> BTreeMap<String, Arc<T>> {
+    /// The objects of a kind, by name.
+    pub fn map<T: DeserializeOwned + Send + Sync + 'static>(&self, kind: Kind) -> BTreeMap<String, Arc<T>> {
         self.objects
             .iter()
             .filter(|(target, _)| target.kind == kind)
-            .map(|(target, value)| (target.name.clone(), typed(value)))
+            .map(|(target, value)| (target.name.clone(), self.typed.read(target, value)))
             .collect()
     }
 
-    pub fn observe(&self) -> Observation {
-        let kubernetes = KubernetesView {
-            cluster: typed(self.get(Kind::GarageCluster, NAME).unwrap()),
+    /// Kubernetes as a pass sees it.
+    pub fn kubernetes(&self) -> KubernetesView {
+        KubernetesView {
+            cluster: self.map(Kind::GarageCluster).remove(NAME).unwrap(),
             garage_nodes: Some(self.map(Kind::GarageNode)),
-            pods: self.of(Kind::Pod).into_iter().map(typed).collect(),
+            pods: self.map(Kind::Pod).into_values().collect(),
             nodes: self.map(Kind::Node),
             daemon_sets: self.map(Kind::DaemonSet),
             config_maps: self.map(Kind::ConfigMap),
             services: self.map(Kind::Service),
             disruption_budgets: self.map(Kind::PodDisruptionBudget),
             secrets: self.map(Kind::Secret),
-        };
-        Observation { kubernetes, garage: self.garage() }
+        }
     }
 
-    fn running(&self) -> Vec<(String, NodeId)> {
+    pub fn observe(&self) -> Observation {
+        Observation { kubernetes: self.kubernetes(), garage: self.garage() }
+    }
+
+    /// Node and identity of each running process.
+    pub fn running(&self) -> Vec<(String, NodeId)> {
         self.of(Kind::Pod)
             .into_iter()
             .filter(|pod| pod["status"]["phase"] == "Running")
@@ -254,15 +293,19 @@ impl World {
 
     /// One pass, with everything forgotten before it.
     pub fn plan(&self) -> PoolStep {
-        let observation = self.observe();
-        let memory = self.memory(&observation);
+        self.plan_on(&self.observe())
+    }
+
+    /// The same on an observation that a test changed.
+    pub fn plan_on(&self, observation: &Observation) -> PoolStep {
+        let memory = self.memory(observation);
         let mut entropy = [0u8; 32];
         for (index, byte) in entropy.iter_mut().enumerate() {
             *byte = u8::try_from(index).unwrap();
         }
         step(
             &Input {
-                observation: &observation,
+                observation,
                 memory: &memory,
                 held: self.held.as_ref(),
                 settings: &self.settings,
