@@ -39,7 +39,9 @@ bench: ## what admission and conversion cost: a table of medians; all rounds as 
 	  cargo bench --locked --package holdfast-webhook --bench serving -- $(or $(SECONDS),10) --rounds $(or $(ROUNDS),3) --json "$$out/serving.json"
 
 .PHONY: soak
-soak: ## the simulation with SCHEDULES schedules (1000000), and the CRDs on the oldest API server of the matrix
+soak: ## MINUTES (60) of disruptions by SEED (1) on the bed, SCHEDULES simulated (1000000), CRDs on the oldest API server
+	@cargo build --locked --workspace --bins --tests
+	@$${CARGO_TARGET_DIR:-target}/debug/holdfast-bed soak --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1)
 	@tests/simulation.sh $(or $(SCHEDULES),1000000)
 	@tests/assets.sh oldest
 	HOLDFAST_KUBERNETES=1.34.4 cargo test --locked --workspace --test site -- the_crds_are_accepted

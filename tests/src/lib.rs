@@ -15,6 +15,7 @@ pub mod product;
 pub mod proxy;
 pub mod service;
 pub mod site;
+pub mod soak;
 pub mod suite;
 pub mod webhook_client;
 

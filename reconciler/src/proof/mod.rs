@@ -33,6 +33,8 @@ mod workers;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod transitions;
 
 use holdfast_crds::status::{Phase, Redundancy, Time};
 

@@ -1,12 +1,12 @@
-//! Starts the test bed, or plays the demo on it.
+//! Starts the test bed, plays the demo on it, or soaks it.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use holdfast_tests::bed::{self, Bed, assets};
-use holdfast_tests::demo;
 use holdfast_tests::{Error, Result};
+use holdfast_tests::{demo, soak};
 
 /// A real Kubernetes control plane and real Garage on this machine, without a cluster and without root.
 #[derive(Parser)]
@@ -35,6 +35,18 @@ enum What {
         /// Use the product's own waiting times (hours) instead of short ones
         #[arg(long)]
         real_times: bool,
+        /// Garage's version
+        #[arg(long, default_value = assets::GARAGE)]
+        garage: String,
+    },
+    /// Disrupt a site under object load, one disruption after the other, and say what was lost
+    Soak {
+        /// How long disruptions begin
+        #[arg(long, default_value_t = 60)]
+        minutes: u64,
+        /// Chooses what happens
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
         /// Garage's version
         #[arg(long, default_value = assets::GARAGE)]
         garage: String,
@@ -82,6 +94,10 @@ fn play(arguments: &Arguments, root: &Path) -> Result<()> {
             What::Demo { keep, real_times, garage } => {
                 let options = demo::Options { keep: *keep, real_times: *real_times, garage: garage.clone() };
                 demo::run(root, &options).await
+            }
+            What::Soak { minutes, seed, garage } => {
+                let options = soak::Options { minutes: *minutes, seed: *seed, garage: garage.clone() };
+                soak::run(root, &options).await
             }
             What::Up { garage, bare } => {
                 let bed = Bed::start(root, &bed::Options::default()).await?;
