@@ -34,9 +34,12 @@ fuzz: ## fuzz conversion, annotations, reviews and manifests, SECONDS each (600)
 	  cargo +nightly fuzz run $$target -- -max_total_time=$(or $(SECONDS),600) || exit 1; done
 
 .PHONY: bench
-bench: ## what admission and conversion cost: a table of medians; all rounds as JSON in target/bench/serving.json
+bench: ## what admission, conversion and the proof cost: medians and ratios; AGAINST=https://HOST:PORT compares with another webhook server
 	@out=$$(realpath -m "$${CARGO_TARGET_DIR:-target}")/bench && mkdir -p "$$out" && \
-	  cargo bench --locked --package holdfast-webhook --bench serving -- $(or $(SECONDS),10) --rounds $(or $(ROUNDS),3) --json "$$out/serving.json"
+	  cargo bench --locked --package holdfast-webhook --bench serving -- $(or $(SECONDS),10) --rounds $(or $(ROUNDS),3) \
+	    --json "$$out/serving.json" $(if $(AGAINST),--against $(AGAINST))
+	@cargo bench --locked --package holdfast-crds --bench conversion
+	@cargo bench --locked --package holdfast-reconciler --features simulation --bench proof
 
 .PHONY: soak
 soak: ## MINUTES (60) of disruptions by SEED (1) on the bed, SCHEDULES simulated (1000000), CRDs on the oldest API server

@@ -134,8 +134,8 @@ async fn serve(args: ServeArgs) -> Result<(), String> {
         .map_err(|error| error.to_string())?;
     let readiness = server.readiness();
     let drained = shutdown.clone();
-    parts.spawn(async move {
-        server.run(drained.clone()).await;
+    parts.spawn_blocking(move || {
+        server.run_here(drained.clone()).map_err(|error| format!("webhooks: {error}"))?;
         if drained.is_cancelled() { Ok(()) } else { Err("webhooks: the listener ended".to_owned()) }
     });
 

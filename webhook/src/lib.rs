@@ -14,13 +14,13 @@
 //!
 //! let server = Server::bind(Config::new(([0, 0, 0, 0], 9443).into()), CertSlot::new(slot), lookups, &mut registry)?;
 //! let readiness = server.readiness(); // for /readyz on another port
-//! server.run(shutdown).await; // returns after the drain
+//! server.run(shutdown).await?; // returns after the drain
 //! # let _ = readiness;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! [`serve`] does both steps in one call.
+//! [`serve`] does both steps in one call; [`Server::run_here`] serves on a thread that does nothing else.
 //!
 //! # What the webhook configuration must say
 //!

@@ -23,6 +23,8 @@ pub trait Lookups: Send + Sync + 'static {
 /// Lookups over a reflector's store and a client.
 pub struct KubeLookups {
     client: kube::Client,
+    /// Of the client: its connections are kept by tasks that must not end with the webhook server.
+    runtime: tokio::runtime::Handle,
     nodes: Vec<Store<DeserializeGuard<GarageNode>>>,
     deadline: Duration,
 }
@@ -30,12 +32,15 @@ pub struct KubeLookups {
 impl KubeLookups {
     /// `nodes` are the stores of reflectors over GarageNodes, one for each watched namespace or one for all;
     /// `deadline` is for a live read and must leave room in the admission deadline (2 s is a good value).
-    pub const fn new(
+    ///
+    /// # Panics
+    /// Outside the runtime in which the client lives: that is where it is used, wherever the server runs.
+    pub fn new(
         client: kube::Client,
         nodes: Vec<Store<DeserializeGuard<GarageNode>>>,
         deadline: Duration,
     ) -> Self {
-        Self { client, nodes, deadline }
+        Self { client, runtime: tokio::runtime::Handle::current(), nodes, deadline }
     }
 
     async fn read_parent(&self, namespace: &str, name: &str) -> Fact<Option<Parent>> {
@@ -44,7 +49,14 @@ impl KubeLookups {
         let Ok(request) = http::Request::get(path).body(Vec::new()) else {
             return Fact::Known(None);
         };
-        let text = match self.client.request_text(request).await {
+        let client = self.client.clone();
+        let read = self.runtime.spawn(async move { client.request_text(request).await });
+        // A read that nobody waits for any more is not gone on with.
+        let read = tokio_util::task::AbortOnDropHandle::new(read);
+        let Ok(answer) = read.await else {
+            return Fact::Unknown(Cow::Borrowed("the process is ending"));
+        };
+        let text = match answer {
             Ok(text) => text,
             Err(kube::Error::Api(status)) if status.code == 404 => return Fact::Known(None),
             Err(kube::Error::Api(status)) => {

@@ -33,6 +33,9 @@ pub enum Error {
     /// The TLS library does not take the settings.
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] rustls::Error),
+    /// The thread that serves cannot wait for anything.
+    #[error("cannot start the runtime of the webhook server: {0}")]
+    Runtime(std::io::Error),
 }
 
 /// What all connections share.
@@ -73,7 +76,8 @@ impl Readiness {
 
 /// A server with its listener open.
 pub struct Server {
-    listener: TcpListener,
+    /// Of no runtime yet: where it is bound is not where it is served.
+    listener: std::net::TcpListener,
     address: SocketAddr,
     tls: TlsAcceptor,
     shared: Arc<Shared>,
@@ -105,7 +109,7 @@ impl Server {
             socket.bind(address)?;
             let listener = socket.listen(1024)?;
             let address = listener.local_addr()?;
-            Ok((listener, address))
+            Ok((listener.into_std()?, address))
         };
         let (listener, address) = listen(address).map_err(|source| Error::Listen { address, source })?;
         Ok(Self {
@@ -136,8 +140,12 @@ impl Server {
 
     /// Serves until `shutdown`, then fails readiness, serves on for the drain time, lets requests in flight finish,
     /// and returns.
-    pub async fn run(self, shutdown: CancellationToken) {
+    ///
+    /// # Errors
+    /// The listener cannot be waited for.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let Self { listener, address, tls, shared, readiness } = self;
+        let listener = TcpListener::from_std(listener).map_err(|source| Error::Listen { address, source })?;
         tracing::info!(%address, "the webhook server listens");
         let connections = TaskTracker::new();
         let closing = CancellationToken::new();
@@ -153,7 +161,7 @@ impl Server {
         // A handshake without a certificate can only fail. A replica that was replaced in its Pod is called before
         // Kubernetes has seen that it is new: such a connection waits in the backlog, for a moment.
         tokio::select! {
-            () = &mut drained => return,
+            () = &mut drained => return Ok(()),
             () = readiness.cert.loaded() => {}
         }
         loop {
@@ -195,6 +203,20 @@ impl Server {
             tracing::warn!(left = connections.len(), "connections were still open at the end of the drain");
         }
         tracing::info!("the webhook server has ended");
+        Ok(())
+    }
+
+    /// The same on the calling thread and nothing else, but for long conversions, which get threads of their own.
+    ///
+    /// A review is microseconds of work, and what wakes another thread for it costs more than that; and what else
+    /// the process does delays no answer.
+    ///
+    /// # Errors
+    /// As [`Server::run`], or there is no runtime to be had.
+    pub fn run_here(self, shutdown: CancellationToken) -> Result<(), Error> {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
+        runtime.block_on(self.run(shutdown))
     }
 }
 
@@ -209,6 +231,5 @@ pub async fn serve(
     registry: &mut Registry,
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
-    Server::bind(config, cert, lookups, registry)?.run(shutdown).await;
-    Ok(())
+    Server::bind(config, cert, lookups, registry)?.run(shutdown).await
 }

@@ -221,27 +221,40 @@ impl<'o> Members<'o> {
     }
 }
 
+/// What a byte becomes in a JSON string: 0 itself, `u` a `\\u` escape, anything else a backslash and that.
+const ESCAPES: [u8; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 0x20 {
+        table[byte] = b'u';
+        byte += 1;
+    }
+    table[b'\n' as usize] = b'n';
+    table[b'\r' as usize] = b'r';
+    table[b'\t' as usize] = b't';
+    table[b'"' as usize] = b'"';
+    table[b'\\' as usize] = b'\\';
+    table
+};
+
 /// Writes a text as a JSON string.
+///
+/// Byte by byte: what is written here is mostly JSON itself, where every few bytes one needs an escape, and runs
+/// between them are too short for a copy to pay.
 pub(super) fn write_string(out: &mut Vec<u8>, text: &[u8]) {
-    const HEX: &[u8; 16] = b"0123456789abcdef";
+    const HEX: [u8; 16] = *b"0123456789abcdef";
+    out.reserve(text.len() + text.len() / 4 + 2);
     out.push(b'"');
-    let mut start = 0;
-    for (at, &byte) in text.iter().enumerate() {
-        if byte >= 0x20 && byte != b'"' && byte != b'\\' {
-            continue;
-        }
-        out.extend_from_slice(text.get(start..at).unwrap_or_default());
-        start = at + 1;
-        let digit = |n: u8| HEX.get(usize::from(n)).copied().unwrap_or(b'0');
-        match byte {
-            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
-            b'\n' => out.extend_from_slice(b"\\n"),
-            b'\r' => out.extend_from_slice(b"\\r"),
-            b'\t' => out.extend_from_slice(b"\\t"),
-            _ => out.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(byte >> 4), digit(byte & 15)]),
+    for &byte in text {
+        match ESCAPES[usize::from(byte)] {
+            0 => out.push(byte),
+            b'u' => {
+                let digit = |n: u8| HEX[usize::from(n & 15)];
+                out.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(byte >> 4), digit(byte)]);
+            }
+            letter => out.extend_from_slice(&[b'\\', letter]),
         }
     }
-    out.extend_from_slice(text.get(start..).unwrap_or_default());
     out.push(b'"');
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Iterative, so that depth costs no stack; bounded at the depth that the API server's own decoder accepts.
 
+use wide::u8x16;
+
 use super::error::Problem;
 
 /// The nesting that Go's JSON decoder, and so the API server, accepts.
@@ -51,18 +53,14 @@ pub struct Scanner<'a> {
     deeper: Vec<u64>,
 }
 
-const ONES: u128 = 0x0101_0101_0101_0101_0101_0101_0101_0101;
-const TOPS: u128 = ONES << 7;
-
-/// Marks (in the top bit of each byte) quotes, backslashes and control characters. The lowest mark is exact.
+/// Marks quotes, backslashes and control characters: bit n is byte n.
 #[inline]
-const fn specials(bytes: u128) -> u128 {
-    let quote = bytes ^ (ONES * b'"' as u128);
-    let backslash = bytes ^ (ONES * b'\\' as u128);
-    // The top bits of all three are those of `bytes`: past ASCII nothing is marked.
-    (quote.wrapping_sub(ONES) | backslash.wrapping_sub(ONES) | bytes.wrapping_sub(ONES * 0x20))
-        & !bytes
-        & TOPS
+fn specials(chunk: [u8; 16]) -> u32 {
+    let bytes = u8x16::new(chunk);
+    let control = bytes.min(u8x16::splat(0x1f)).simd_eq(bytes);
+    let quote = bytes.simd_eq(u8x16::splat(b'"'));
+    let backslash = bytes.simd_eq(u8x16::splat(b'\\'));
+    (control | quote | backslash).to_bitmask()
 }
 
 /// The byte at `pos`; 0, which is nowhere valid, at the end.
@@ -87,11 +85,11 @@ fn skip_string(text: &[u8], mut pos: usize) -> Option<(usize, bool)> {
     loop {
         // Sixteen bytes at a time, which is most strings whole, up to the next byte that matters.
         while let Some(chunk) = text.get(pos..).and_then(|t| t.first_chunk::<16>()) {
-            let marks = specials(u128::from_le_bytes(*chunk));
+            let marks = specials(*chunk);
             if marks == 0 {
                 pos += 16;
             } else {
-                pos += (marks.trailing_zeros() / 8) as usize;
+                pos += marks.trailing_zeros() as usize;
                 break;
             }
         }

@@ -92,7 +92,10 @@ impl Bed {
         let address = server.local_addr();
         let readiness = server.readiness();
         let shutdown = CancellationToken::new();
-        let ended = tokio::spawn(server.run(shutdown.clone()));
+        let ended = tokio::spawn({
+            let shutdown = shutdown.clone();
+            async move { server.run(shutdown).await.unwrap() }
+        });
         Self { address, facts, registry, readiness, shutdown, slot, cert, ended }
     }
 
