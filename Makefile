@@ -7,7 +7,7 @@ help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 
 .PHONY: assets
-assets: ## build the control plane and Garage that the bed runs (once, about 20 minutes on 2 cores)
+assets: ## build the control plane, Garage and the tools that tests run (once, about 25 minutes on 2 cores)
 	@tests/assets.sh
 
 # Not by `cargo run`: for one package alone it builds every dependency again, with other features.
@@ -27,6 +27,15 @@ check: ## formatting, lints, unit and property tests; no bed
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo build --locked --workspace --bins --tests
 	HOLDFAST_NO_BED=1 cargo test --workspace --locked
+
+.PHONY: image
+image: ## the container image from a release build, as an OCI archive; no container engine needed
+	@cargo build --locked --release
+	@target=$$(realpath -m "$${CARGO_TARGET_DIR:-target}"); image/archive.sh "$$target/release" "$$target/image/garage-holdfast.tar"
+
+.PHONY: docs
+docs: assets ## the documentation as a site, in target/book
+	@book=$$(realpath -m "$${CARGO_TARGET_DIR:-target}")/book; "$$(tests/assets.sh path mdbook)" build --dest-dir "$$book" docs
 
 .PHONY: fuzz
 fuzz: ## fuzz conversion, annotations, reviews and manifests, SECONDS each (600); needs nightly and cargo-fuzz

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Builds (once) what the test bed runs: a real control plane and real Garage.
+# Builds (once) what the test bed runs: a real control plane, real Garage and Prometheus; and the tools that check
+# the documentation and the dependencies.
 #
 #   tests/assets.sh            everything `make test` and `make demo` need
 #   tests/assets.sh oldest     also the oldest API server of the matrix (`make soak`)
 #   tests/assets.sh path       prints the folder, builds nothing
+#   tests/assets.sh path NAME  prints where the binary NAME of the other tools is or will be, builds nothing
 #
 # Every asset is made in a temporary folder beside its place and renamed when whole, so a
 # half-built one is never used and an interrupted run can simply be started again.
@@ -17,8 +19,11 @@ kube_version=1.37.2
 oldest_version=1.34.4
 garage_versions="2.5.0 2.0.0"
 helm_version=4.3.1
+prometheus_version=3.13.5 # of the module in tests/prometheus, which calls it v0.313.5
+declare -A crates=([cargo-deny]=0.20.2 [mdbook]=0.5.4)
+declare -A crate_arguments=([mdbook]="--no-default-features --features search") # no server
 
-[ "${1:-}" = path ] && { echo "$root"; exit 0; }
+if [ "${1:-}" = path ]; then echo "$root${2:+/$2-${crates[$2]}/$2}"; exit 0; fi
 
 # --- what the machine must have, named before anything is built -------------------------
 missing=0
@@ -63,6 +68,8 @@ todo=()
 plan() { [ -e "$root/$1/.whole" ] || { todo+=("$1"); minutes[$1]=$2; }; }
 plan "controlplane-$kube_version" 7
 for v in $garage_versions; do plan "garage-$v" 6; done
+plan "prometheus-$prometheus_version" 3
+for crate in "${!crates[@]}"; do plan "$crate-${crates[$crate]}" 2; done
 [ "${1:-}" = oldest ] && plan "controlplane-$oldest_version" 5
 
 remaining() { local sum=0 a; for a in "${todo[@]}"; do [ -e "$root/$a/.whole" ] || sum=$((sum + minutes[$a])); done; echo "$sum"; }
@@ -93,16 +100,16 @@ existing() {
   return 1
 }
 
-go_build() { # go_build MODULE-DIR OUT KUBE-VERSION PACKAGE BINARY
-  local major=${3%%.*} minor; minor=$(cut -d. -f2 <<<"$3")
-  local kube="-X k8s.io/component-base/version.gitVersion=v$3 -X k8s.io/component-base/version.gitMajor=$major -X k8s.io/component-base/version.gitMinor=$minor -X k8s.io/component-base/version.gitTreeState=clean"
-  local helm="-X helm.sh/helm/v4/internal/version.version=v$helm_version"
-  (cd "$1" && CGO_ENABLED=0 GOFLAGS=-mod=readonly GOTOOLCHAIN=local go build -trimpath -ldflags "-s -w $kube $helm" -o "$2/$5" "$4")
+go_build() { # go_build MODULE-DIR OUT PACKAGE BINARY [LINKER-FLAGS [TAGS]]
+  (cd "$1" && CGO_ENABLED=0 GOFLAGS=-mod=readonly GOTOOLCHAIN=local go build -trimpath ${6:+-tags "$6"} -ldflags "-s -w ${5:-}" -o "$2/$4" "$3")
 }
 
 controlplane() { # controlplane VERSION MODULE-DIR BINARY...
   local version=$1 module=$2 out path name; shift 2
   local line="v${version%.*}\\."
+  local stamp=k8s.io/component-base/version flags
+  flags="-X $stamp.gitVersion=v$version -X $stamp.gitMajor=${version%%.*} -X $stamp.gitMinor=$(cut -d. -f2 <<<"$version") -X $stamp.gitTreeState=clean"
+  flags+=" -X helm.sh/helm/v4/internal/version.version=v$helm_version"
   out=$(begin "controlplane-$version")
   for name in "$@"; do
     path=
@@ -115,30 +122,59 @@ controlplane() { # controlplane VERSION MODULE-DIR BINARY...
     if [ -n "$path" ]; then say "$name: taking $path"; ln -s "$path" "$out/$name"; continue; fi
     say "building $name $version"
     case $name in
-      etcd) run_ticking "controlplane-$version" go_build "$module" "$out" "$version" go.etcd.io/etcd/server/v3 etcd ;;
-      helm) run_ticking "controlplane-$version" go_build "$module" "$out" "$version" helm.sh/helm/v4/cmd/helm helm ;;
-      *) run_ticking "controlplane-$version" go_build "$module" "$out" "$version" "k8s.io/kubernetes/cmd/$name" "$name" ;;
+      etcd) run_ticking "controlplane-$version" go_build "$module" "$out" go.etcd.io/etcd/server/v3 etcd "$flags" ;;
+      helm) run_ticking "controlplane-$version" go_build "$module" "$out" helm.sh/helm/v4/cmd/helm helm "$flags" ;;
+      *) run_ticking "controlplane-$version" go_build "$module" "$out" "k8s.io/kubernetes/cmd/$name" "$name" "$flags" ;;
     esac
   done
   whole "controlplane-$version" "$out"
 }
 
+prometheus() {
+  local out; out=$(begin "prometheus-$prometheus_version")
+  say "building prometheus $prometheus_version"
+  for name in promtool prometheus; do
+    # Without the service discoveries of clouds, which are most of it.
+    run_ticking "prometheus-$prometheus_version" go_build "$here/prometheus" "$out" \
+      "github.com/prometheus/prometheus/cmd/$name" "$name" "" remove_all_sd
+  done
+  whole "prometheus-$prometheus_version" "$out"
+}
+
+# The crate's binary of the same name, in OUT. The environment of an outer cargo must not leak in.
+install_crate() { # install_crate CRATE VERSION OUT OPTIMIZATION [CARGO-ARGUMENT...]
+  local crate=$1 version=$2 out=$3 optimization=$4; shift 4
+  run_ticking "$crate-$version" env -u CARGO_TARGET_DIR -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS \
+    CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+    CARGO_PROFILE_RELEASE_OPT_LEVEL="$optimization" \
+    cargo install "$crate" --version "$version" --locked "$@" --root "$out/install" --target-dir "$out/target"
+  mv "$out/install/bin/$crate" "$out/$crate"
+  rm -rf "$out/target" "$out/install"
+}
+
 garage() { # garage VERSION
-  local out target
-  out=$(begin "garage-$1")
+  local out; out=$(begin "garage-$1")
   if [ -n "${GARAGE_BIN:-}" ] && "$GARAGE_BIN" --version 2>/dev/null | grep -Eq "[: v]$1( |$)"; then
     say "garage $1: taking \$GARAGE_BIN"; ln -s "$GARAGE_BIN" "$out/garage"
   else
     say "building garage $1"
-    target="$out/target"
-    # Enough optimization for a bed; the environment of an outer cargo must not leak in.
-    run_ticking "garage-$1" env -u CARGO_TARGET_DIR -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS \
-      CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-      cargo install garage --version "$1" --locked --root "$out/install" --target-dir "$target"
-    mv "$out/install/bin/garage" "$out/garage"
-    rm -rf "$target" "$out/install"
+    # Enough optimization for a bed.
+    install_crate garage "$1" "$out" 1
   fi
   whole "garage-$1" "$out"
+}
+
+crate() { # crate NAME
+  local version=${crates[$1]} out path; out=$(begin "$1-$version")
+  if path=$(existing "$1" "(^| v?)$version( |\$)" --version); then
+    say "$1: taking $path"; ln -s "$path" "$out/$1"
+  else
+    say "building $1 $version"
+    # Each runs for seconds: what optimizing them takes is never won back.
+    # shellcheck disable=SC2086 # a list of words
+    install_crate "$1" "$version" "$out" 0 ${crate_arguments[$1]:-}
+  fi
+  whole "$1-$version" "$out"
 }
 
 if [ "${#todo[@]}" -gt 0 ]; then say "to build: ${todo[*]}; about $(remaining) min on 2 cores"; fi
@@ -147,6 +183,8 @@ for asset in "${todo[@]}"; do
     "controlplane-$kube_version") controlplane "$kube_version" "$here/controlplane" etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm ;;
     "controlplane-$oldest_version") controlplane "$oldest_version" "$here/controlplane/oldest" kube-apiserver kube-controller-manager kube-scheduler ;;
     garage-*) garage "${asset#garage-}" ;;
+    prometheus-*) prometheus ;;
+    *) crate "${asset%-*}" ;;
   esac
 done
 say "all there: $root"

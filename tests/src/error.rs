@@ -45,7 +45,7 @@ pub enum Error {
         state: String,
     },
     /// A binary of the bed is not built.
-    #[error("{} is missing: run `make assets` (once, about 20 minutes)", .0.display())]
+    #[error("{} is missing: run `make assets` (once, about 25 minutes)", .0.display())]
     NoAsset(PathBuf),
     /// Anything else.
     #[error("{0}")]

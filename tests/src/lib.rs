@@ -7,6 +7,7 @@ pub mod admission_api;
 pub mod admission_cases;
 pub mod agent;
 pub mod bed;
+pub mod chart;
 pub mod demo;
 pub mod error;
 pub mod load;

@@ -2,48 +2,14 @@
 //! and what its schema refuses.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-use std::path::PathBuf;
-use std::process::Command;
-
-use holdfast_tests::bed::assets;
-use serde::Deserialize as _;
+use holdfast_tests::bed::tools::chart;
+use holdfast_tests::chart::{EVERYTHING, of_kind, template};
 use serde_json::Value;
 
-fn chart() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/garage-holdfast"))
-}
-
-/// Runs `helm template`; `None` where helm was not built and no bed is wanted either.
+/// What helm makes of values, or why it refuses them; `None` where helm was not built and no bed is wanted either.
 fn helm(set: &[&str]) -> Option<Result<Vec<Value>, String>> {
-    let helm = match assets::control_plane("helm", assets::KUBERNETES) {
-        Ok(helm) => helm,
-        Err(error) if std::env::var_os("HOLDFAST_NO_BED").is_some() => {
-            eprintln!("skipped: {error}");
-            return None;
-        }
-        Err(error) => panic!("{error}"),
-    };
-    let mut command = Command::new(helm);
-    command.args(["template", "garage-holdfast"]).arg(chart()).args(["--namespace", "holdfast-system"]);
-    for value in set {
-        command.args(["--set-json", value]);
-    }
-    let output = command.output().unwrap();
-    if !output.status.success() {
-        return Some(Err(String::from_utf8_lossy(&output.stderr).into_owned()));
-    }
-    let text = String::from_utf8(output.stdout).unwrap();
-    let documents = serde_norway::Deserializer::from_str(&text).map(|d| Value::deserialize(d).unwrap());
-    Some(Ok(documents.filter(|d| !d.is_null()).collect()))
+    template(set).map_err(|error| error.to_string()).transpose()
 }
-
-const EVERYTHING: &[&str] = &[
-    "networkPolicy.enabled=true",
-    "metrics.podMonitor.enabled=true",
-    "metrics.serviceMonitor.enabled=true",
-    "metrics.prometheusRule.enabled=true",
-    "metrics.dashboard.enabled=true",
-];
 
 const MATRIX: &[&[&str]] = &[
     &[],
@@ -62,10 +28,6 @@ const MATRIX: &[&[&str]] = &[
     ],
     &["affinity={\"nodeAffinity\": {}}", "priorityClassName=\"high\"", "podLabels={\"a\": \"b\"}"],
 ];
-
-fn of_kind<'d>(documents: &'d [Value], kind: &str) -> Vec<&'d Value> {
-    documents.iter().filter(|d| d["kind"] == kind).collect()
-}
 
 #[test]
 fn every_combination_renders_objects_with_names_and_kinds() {

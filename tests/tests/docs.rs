@@ -1,8 +1,13 @@
-//! The documentation: every relative link and anchor leads somewhere, and every page is in the table of contents.
+//! The documentation: every relative link and anchor leads somewhere, in the sources and in the book that mdBook makes
+//! of them, and every page is in the table of contents.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use holdfast_tests::bed::assets;
+use holdfast_tests::chart::built;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -112,4 +117,50 @@ fn every_row_of_a_table_has_the_cells_of_its_head() {
             assert_eq!(*width.get_or_insert(cells), cells, "{}: {line}", page.display());
         }
     }
+}
+
+/// What an attribute of the tags of a page says, each time: `href`, `id`.
+fn attributes<'p>(page: &'p str, name: &str) -> Vec<&'p str> {
+    let start = format!(" {name}=\"");
+    page.split(start.as_str()).skip(1).map(|rest| rest.split('"').next().unwrap()).collect()
+}
+
+#[test]
+fn the_book_builds_without_a_warning_and_its_links_lead_somewhere() {
+    let Some(mdbook) = built(assets::mdbook()).unwrap() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(mdbook)
+        .args(["build", "--dest-dir"])
+        .arg(folder.path())
+        .arg(root().join("docs"))
+        .env_remove("RUST_LOG")
+        .output()
+        .unwrap();
+    let said =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(output.status.success() && !said.contains("WARN") && !said.contains("ERROR"), "{said}");
+
+    let mut seen = 0;
+    for page in pages().iter().filter(|page| !page.ends_with("SUMMARY.md")) {
+        let page = folder.path().join(page.with_extension("html").file_name().unwrap());
+        let text = std::fs::read_to_string(&page).unwrap();
+        for link in attributes(&text, "href").into_iter().chain(attributes(&text, "src")) {
+            if link.contains("://") || link.starts_with("mailto:") || link.starts_with("data:") {
+                continue;
+            }
+            seen += 1;
+            let (path, anchor) = link.split_once('#').map_or((link, None), |(p, a)| (p, Some(a)));
+            let target = if path.is_empty() { page.clone() } else { page.parent().unwrap().join(path) };
+            assert!(target.exists(), "{}: {link} leads nowhere", page.display());
+            if let Some(anchor) = anchor.filter(|anchor| !anchor.is_empty()) {
+                let there = std::fs::read_to_string(&target).unwrap();
+                assert!(
+                    attributes(&there, "id").contains(&anchor),
+                    "{}: {link}: no such place",
+                    page.display()
+                );
+            }
+        }
+    }
+    assert!(seen > 500, "{seen}");
 }

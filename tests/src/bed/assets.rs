@@ -10,6 +10,10 @@ pub const KUBERNETES: &str = "1.37.2";
 pub const OLDEST_KUBERNETES: &str = "1.34.4";
 /// The Garage that the bed runs if nothing else is said.
 pub const GARAGE: &str = "2.5.0";
+/// The Prometheus whose promtool judges the chart's alerts.
+pub const PROMETHEUS: &str = "3.13.5";
+/// The mdBook that builds the documentation.
+pub const MDBOOK: &str = "0.5.4";
 /// The oldest Garage that the product supports.
 pub const OLDEST_GARAGE: &str = "2.0.0";
 
@@ -31,6 +35,16 @@ pub fn control_plane(binary: &str, version: &str) -> Result<PathBuf> {
 /// Garage of a version.
 pub fn garage(version: &str) -> Result<PathBuf> {
     whole(&format!("garage-{version}"), "garage")
+}
+
+/// `prometheus` or `promtool`.
+pub fn prometheus(binary: &str) -> Result<PathBuf> {
+    whole(&format!("prometheus-{PROMETHEUS}"), binary)
+}
+
+/// `mdbook`.
+pub fn mdbook() -> Result<PathBuf> {
+    whole(&format!("mdbook-{MDBOOK}"), "mdbook")
 }
 
 fn whole(asset: &str, binary: &str) -> Result<PathBuf> {
