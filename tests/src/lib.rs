@@ -14,6 +14,7 @@ pub mod load;
 pub mod network;
 pub mod product;
 pub mod proxy;
+pub mod repairs;
 pub mod service;
 pub mod site;
 pub mod soak;

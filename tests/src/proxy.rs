@@ -87,6 +87,8 @@ pub struct Call {
     pub method: String,
     /// Path and query, such as `/v2/ListWorkers?node=*`.
     pub path: String,
+    /// The body, where it is text.
+    pub body: String,
 }
 
 struct Rule {
@@ -128,6 +130,16 @@ impl AdminProxy {
     /// the first rule that fits counts. `times`: only so often, then the rule is over.
     pub fn inject(&self, path: &str, times: Option<u32>, fault: Fault) {
         lock(&self.state).rules.push(Rule { path: path.to_owned(), times, fault });
+    }
+
+    /// How many faults of a path (all for an empty one) have not met all their calls yet.
+    pub fn armed(&self, path: &str) -> usize {
+        lock(&self.state).rules.iter().filter(|rule| rule.path.contains(path)).count()
+    }
+
+    /// Takes the faults of a path back.
+    pub fn disarm(&self, path: &str) {
+        lock(&self.state).rules.retain(|rule| rule.path != path);
     }
 
     /// Refuses connections (true), or accepts them again.
@@ -312,10 +324,14 @@ async fn serve(
 type Answer = Result<Response<Full<Bytes>>, Error>;
 
 async fn answer(request: Request<Incoming>, pod: PodNet, port: u16, state: Arc<Mutex<State>>) -> Answer {
-    let path = request.uri().path_and_query().map_or_else(String::new, ToString::to_string);
+    let failed = |error: hyper::Error| Error::other(format!("reading an Admin call: {error}"));
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await.map_err(failed)?.to_bytes();
+    let path = parts.uri.path_and_query().map_or_else(String::new, ToString::to_string);
     let fault = {
         let mut state = lock(&state);
-        state.calls.push(Call { method: request.method().to_string(), path: path.clone() });
+        let text = String::from_utf8_lossy(&body).into_owned();
+        state.calls.push(Call { method: parts.method.to_string(), path: path.clone(), body: text });
         let fitting = state.rules.iter().position(|rule| path.contains(&rule.path));
         fitting.and_then(|at| {
             let rule = state.rules.get_mut(at)?;
@@ -340,7 +356,7 @@ async fn answer(request: Request<Incoming>, pod: PodNet, port: u16, state: Arc<M
         Some(Fault::Delay(time)) => tokio::time::sleep(time).await,
         _ => {}
     }
-    let response = pass_on(request, pod, port).await?;
+    let response = pass_on(Request::from_parts(parts, Full::new(body)), pod, port).await?;
     match fault {
         // An error of the service closes the connection without an answer.
         Some(Fault::CutAfterProcessed) => Err(Error::other("cut")),
@@ -356,7 +372,7 @@ async fn answer(request: Request<Incoming>, pod: PodNet, port: u16, state: Arc<M
     }
 }
 
-async fn pass_on(request: Request<Incoming>, pod: PodNet, port: u16) -> Result<Response<Bytes>> {
+async fn pass_on(request: Request<Full<Bytes>>, pod: PodNet, port: u16) -> Result<Response<Bytes>> {
     let failed = |error: hyper::Error| Error::other(format!("passing an Admin call on: {error}"));
     let to = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
     let connect = move || -> std::io::Result<TcpStream> {
@@ -372,9 +388,7 @@ async fn pass_on(request: Request<Incoming>, pod: PodNet, port: u16) -> Result<R
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
     let connection = tokio::spawn(connection);
-    let (parts, body) = request.into_parts();
-    let body = body.collect().await.map_err(failed)?.to_bytes();
-    let response = sender.send_request(Request::from_parts(parts, Full::new(body))).await.map_err(failed)?;
+    let response = sender.send_request(request).await.map_err(failed)?;
     let (parts, body) = response.into_parts();
     let body = body.collect().await.map_err(failed)?.to_bytes();
     connection.abort();

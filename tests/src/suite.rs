@@ -32,7 +32,9 @@ pub type Body = Box<dyn FnOnce(Arc<Bed>) -> Pin<Box<dyn Future<Output = TestResu
 /// Set, suites on the bed do nothing: for runs of everything else.
 const NO_BED: &str = "HOLDFAST_NO_BED";
 /// No test of the bed takes longer; one that hangs must not hang the suite.
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_secs(1200);
+/// With the product's own waiting times.
+const LONG_LIMIT: Duration = Duration::from_secs(3600);
 
 /// One test of a suite.
 pub struct Test {
@@ -53,9 +55,14 @@ macro_rules! test {
 /// Runs a suite inside a bed of its own. The bed is started with the first test that runs; listing tests
 /// starts nothing. When a test failed, the bed's state is printed and its logs are kept.
 pub fn run(suite: &str, options: &bed::Options, tests: Vec<Test>) -> ExitCode {
-    let mut arguments = Arguments::from_args();
     // The tests share one bed and change it.
-    arguments.test_threads = Some(1);
+    run_side_by_side(suite, options, 1, tests)
+}
+
+/// The same for tests that leave each other alone (each has a site of its own): at most so many run at once.
+pub fn run_side_by_side(suite: &str, options: &bed::Options, at_once: usize, tests: Vec<Test>) -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(arguments.test_threads.map_or(at_once, |given| given.min(at_once)));
     if arguments.list {
         let trials = tests.into_iter().map(|test| Trial::test(test.name, || Ok(()))).collect();
         return libtest_mimic::run(&arguments, trials).exit_code();
@@ -98,6 +105,7 @@ fn run_one(
     options: bed::Options,
     body: Body,
 ) -> Result<(), Failed> {
+    let limit = if options.real_times { LONG_LIMIT } else { LIMIT };
     runtime.block_on(async {
         let bed = bed
             .get_or_init(|| async move {
@@ -107,17 +115,19 @@ fn run_one(
             .clone()?;
         // A task of its own, so that a failed assertion does not take the bed's state with it.
         let test = tokio::spawn(body(bed.clone()));
-        let failure = match tokio::time::timeout(LIMIT, test).await {
+        let failure = match tokio::time::timeout(limit, test).await {
             Ok(Ok(Ok(()))) => return Ok(()),
             Ok(Ok(Err(error))) => error.to_string(),
             Ok(Err(panic)) => panic_text(panic),
             Err(_) => Error::Timeout {
                 waited_for: "the test's end".to_owned(),
-                seconds: LIMIT.as_secs(),
+                seconds: limit.as_secs(),
                 state: String::new(),
             }
             .to_string(),
         };
+        // Told once more at the end; a long suite is watched while it runs.
+        eprintln!("failed: {failure}");
         Err(Failed::from(format!("{failure}\n\nThe bed at that moment:\n{}", bed.state().await)))
     })
 }

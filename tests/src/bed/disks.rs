@@ -108,6 +108,16 @@ impl Disks {
         run(Command::new("nsenter").args(["-t", &target, "-m", "-p", "umount", "--lazy", path]))
     }
 
+    /// Takes a volume of a running container away with all that is on it: `path` and `aside` are the container's own.
+    /// With the two exchanged it is mounted again.
+    pub fn move_in_pod(pid: Pid, path: &str, aside: &str) -> Result<()> {
+        let target = pid.to_string();
+        let inside =
+            |words: &[&str]| run(Command::new("nsenter").args(["-t", &target, "-m", "-p"]).args(words));
+        inside(&["mkdir", "-p", aside])?;
+        inside(&["mount", "--move", path, aside])
+    }
+
     /// Fills a disk until `leave` bytes are available.
     pub fn fill(&self, node: &str, path: &str, leave: u64) -> Result<()> {
         let at = self.path(node, path);
