@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds (once) what the test bed runs: a real control plane, real Garage and Prometheus; and the tools that check
-# the documentation and the dependencies.
+# Builds (once) what the test bed runs: a real control plane and real Garage; and the tools that judge the alerts, the
+# documentation and the dependencies.
 #
 #   tests/assets.sh            everything `make test` and `make demo` need
 #   tests/assets.sh oldest     also the oldest API server of the matrix (`make soak`)
@@ -132,12 +132,10 @@ controlplane() { # controlplane VERSION MODULE-DIR BINARY...
 
 prometheus() {
   local out; out=$(begin "prometheus-$prometheus_version")
-  say "building prometheus $prometheus_version"
-  for name in promtool prometheus; do
-    # Without the service discoveries of clouds, which are most of it.
-    run_ticking "prometheus-$prometheus_version" go_build "$here/prometheus" "$out" \
-      "github.com/prometheus/prometheus/cmd/$name" "$name" "" remove_all_sd
-  done
+  say "building promtool $prometheus_version"
+  # Without the service discoveries of clouds, which are most of it.
+  run_ticking "prometheus-$prometheus_version" go_build "$here/prometheus" "$out" \
+    github.com/prometheus/prometheus/cmd/promtool promtool "" remove_all_sd
   whole "prometheus-$prometheus_version" "$out"
 }
 

@@ -84,6 +84,11 @@ impl Authority {
         &self.key_pem
     }
 
+    /// End of a leaf that is issued at `now`.
+    pub(crate) fn leaf_end(&self, now: Timestamp, lifetime_seconds: i64) -> Timestamp {
+        add(now, lifetime_seconds).min(self.not_after)
+    }
+
     /// Issues a serving certificate for these DNS names. It never outlives its CA.
     pub fn issue(&self, dns_names: &[String], now: Timestamp, lifetime_seconds: i64) -> Result<Leaf, Error> {
         let issuer = Issuer::from_ca_cert_pem(&self.cert_pem, KeyPair::from_pem(&self.key_pem)?)?;
@@ -95,7 +100,7 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
-        let not_after = add(now, lifetime_seconds).min(self.not_after);
+        let not_after = self.leaf_end(now, lifetime_seconds);
         params.not_before = date(add(now, -SKEW_SECONDS));
         params.not_after = date(not_after);
         let cert = params.signed_by(&key, &issuer)?;

@@ -50,7 +50,7 @@ pub enum Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    fn is_in(&self, carried: Option<&ByteString>) -> bool {
+    pub(crate) fn is_in(&self, carried: Option<&ByteString>) -> bool {
         let Some(ByteString(carried)) = carried else { return false };
         match self {
             Self::Exactly(bundle) => carried == bundle.as_bytes(),
@@ -60,7 +60,7 @@ impl Wanted<'_> {
         }
     }
 
-    const fn bundle(&self) -> &str {
+    pub(crate) const fn bundle(&self) -> &str {
         match self {
             Self::Exactly(bundle) | Self::Trusting { bundle, .. } => bundle,
         }

@@ -11,6 +11,8 @@
 pub mod authority;
 pub mod inject;
 pub mod manage;
+#[cfg(test)]
+mod model;
 pub mod phase;
 pub mod serving;
 pub mod state;

@@ -91,6 +91,41 @@ fn is_trusted(found: Found, waited: Duration) -> bool {
     !found.differed && (!found.absent || waited >= ABSENT_FOR)
 }
 
+/// What a replica keeps between two looks. Losing it costs a leaf and some waiting.
+#[derive(Default)]
+struct Kept {
+    leaf: Option<Leaf>,
+    carried: Option<Carried>,
+}
+
+/// A bundle that both places were found to carry.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Carried {
+    pub(crate) bundle: String,
+    /// Since when, without a look in between that found something else.
+    pub(crate) since: Timestamp,
+}
+
+/// What a look at `now` adds. A place that is not there holds no rotation up.
+pub(crate) fn carried(
+    before: Option<Carried>,
+    bundle: &str,
+    found: Found,
+    now: Timestamp,
+) -> Option<Carried> {
+    if found.differed {
+        return None;
+    }
+    let same = before.filter(|carried| carried.bundle == bundle);
+    Some(same.unwrap_or_else(|| Carried { bundle: bundle.to_owned(), since: now }))
+}
+
+/// Whether a leaf is of the CA that issues now, and has time left.
+pub(crate) fn fits(leaf: &Leaf, state: &State, policy: &Policy, now: Timestamp) -> bool {
+    leaf.issuer_pem == state.current.cert_pem
+        && leaf.not_after.as_second() - now.as_second() > policy.leaf_renew_before
+}
+
 /// An authority of our own.
 pub struct SelfSigned {
     /// Kubernetes.
@@ -117,20 +152,20 @@ impl SelfSigned {
     /// Runs for ever. `leads` says whether this replica may rotate and inject now. A failure is logged
     /// and tried again: the certificate that is there goes on serving.
     pub async fn run(self, leads: impl Fn() -> bool + Send) {
-        let mut leaf: Option<Leaf> = None;
+        let mut kept = Kept::default();
         let started = tokio::time::Instant::now();
         loop {
-            if let Err(error) = self.turn(&mut leaf, leads(), Timestamp::now(), started.elapsed()).await {
+            if let Err(error) = self.turn(&mut kept, leads(), Timestamp::now(), started.elapsed()).await {
                 tracing::warn!(%error, "certificates");
             }
-            let first = leaf.is_none() || !self.trust.is_given();
+            let first = kept.leaf.is_none() || !self.trust.is_given();
             tokio::time::sleep(if first { FIRST_INTERVAL } else { INTERVAL }).await;
         }
     }
 
     async fn turn(
         &self,
-        leaf: &mut Option<Leaf>,
+        kept: &mut Kept,
         leads: bool,
         now: Timestamp,
         elapsed: Duration,
@@ -142,7 +177,7 @@ impl SelfSigned {
             None => self.create(&api, now).await?,
         };
         let state = State::from_data(secret.data.as_ref().unwrap_or(&std::collections::BTreeMap::new()))?;
-        self.serve(leaf, &state, now)?;
+        self.serve(&mut kept.leaf, &state, now)?;
         let bundle = state.bundle();
         if !self.trust.is_given() {
             let trusting = Wanted::Trusting { certificate: &state.current.cert_pem, bundle: &bundle };
@@ -153,10 +188,12 @@ impl SelfSigned {
         if !leads {
             return Ok(());
         }
-        // A place that is not there holds no rotation up.
-        let carried = !inject::ensure(&self.client, &self.places, Wanted::Exactly(&bundle)).await?.differed;
+        let before = kept.carried.take();
+        let found = inject::ensure(&self.client, &self.places, Wanted::Exactly(&bundle)).await?;
+        kept.carried = carried(before, &bundle, found, now);
         let requested = secret.metadata.annotations.as_ref().and_then(|a| a.get(ROTATE_ANNOTATION)).cloned();
-        let step = decide(&state.facts(requested.as_deref(), carried), &self.policy, now);
+        let since = kept.carried.as_ref().map(|carried| carried.since);
+        let step = decide(&state.facts(requested.as_deref(), since), &self.policy, now);
         if step == Step::Wait {
             return Ok(());
         }
@@ -167,16 +204,12 @@ impl SelfSigned {
         deadline(what, CALL_DEADLINE, api.replace(&self.secret, &PostParams::default(), &secret)).await?;
         tracing::info!(?step, "certificate authority rotation");
         inject::ensure(&self.client, &self.places, Wanted::Exactly(&state.bundle())).await?;
-        self.serve(leaf, &state, now)
+        self.serve(&mut kept.leaf, &state, now)
     }
 
     /// Keeps a valid leaf of the current CA in the slot.
     fn serve(&self, leaf: &mut Option<Leaf>, state: &State, now: Timestamp) -> Result<(), Error> {
-        let fits = leaf.as_ref().is_some_and(|leaf| {
-            leaf.issuer_pem == state.current.cert_pem
-                && leaf.not_after.as_second() - now.as_second() > self.policy.leaf_renew_before
-        });
-        if fits {
+        if leaf.as_ref().is_some_and(|leaf| fits(leaf, state, &self.policy, now)) {
             return Ok(());
         }
         let new = state.current.issue(&self.dns_names, now, self.policy.leaf_lifetime)?;

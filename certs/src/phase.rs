@@ -14,7 +14,7 @@ pub struct Policy {
     /// A new leaf is issued when less than this is left.
     pub leaf_renew_before: i64,
     /// From the moment both bundles were read back with both CAs to the switch: API servers read
-    /// their configuration through caches.
+    /// their configuration through caches. Also longer than a turn of a replica, whatever call of it is slow.
     pub propagation: i64,
 }
 
@@ -56,8 +56,9 @@ pub struct Facts {
     pub switched_at: Option<Timestamp>,
     /// An administrator asked for a rotation that was not begun yet.
     pub requested: bool,
-    /// Both places carry exactly the present bundle, read back from the API server.
-    pub bundles_carry_all: bool,
+    /// Since when every look has found both places carrying exactly the present bundle; `None` when the last one
+    /// did not.
+    pub carried_since: Option<Timestamp>,
 }
 
 /// What to do.
@@ -77,14 +78,16 @@ pub enum Step {
 pub fn decide(facts: &Facts, policy: &Policy, now: Timestamp) -> Step {
     let since = |t: Timestamp| now.as_second() - t.as_second();
     let left = -since(facts.current_not_after);
-    if let Some(published) = facts.next_published_at {
-        // An expired CA protects nobody: no reason to wait for the caches of the API servers.
-        let spread = since(published) >= policy.propagation || left <= 0;
-        return if facts.bundles_carry_all && spread { Step::Switch } else { Step::Wait };
+    if facts.next_published_at.is_some() {
+        // From the read-back and not from the publication: the bundle may have been injected much later, or put back
+        // by another hand meanwhile. An expired CA protects nobody: no reason to wait for the caches then.
+        let spread = |t| since(t) >= policy.propagation || left <= 0;
+        return if facts.carried_since.is_some_and(spread) { Step::Switch } else { Step::Wait };
     }
     if let Some(switched) = facts.switched_at {
-        // Its last leaf was issued before the switch.
-        return if since(switched) > policy.leaf_lifetime { Step::Retire } else { Step::Wait };
+        // Its last leaf was issued before the switch was written, which is a moment after the time on record.
+        let last = policy.leaf_lifetime + policy.propagation;
+        return if since(switched) > last { Step::Retire } else { Step::Wait };
     }
     if facts.requested || left < policy.ca_renew_before {
         return Step::Publish;
@@ -113,7 +116,7 @@ mod tests {
             next_published_at: None,
             switched_at: None,
             requested: false,
-            bundles_carry_all: true,
+            carried_since: Some(at(0)),
         }
     }
 
@@ -126,24 +129,31 @@ mod tests {
 
     #[test]
     fn leaves_switch_only_after_both_bundles_were_read_back_and_had_time_to_spread() {
-        let f = Facts { next_published_at: Some(at(700)), ..steady() };
-        assert_eq!(decide(&f, &POLICY, at(709)), Step::Wait);
-        assert_eq!(decide(&f, &POLICY, at(710)), Step::Switch);
-        assert_eq!(decide(&Facts { bundles_carry_all: false, ..f }, &POLICY, at(900)), Step::Wait);
+        let f = Facts { next_published_at: Some(at(700)), carried_since: Some(at(705)), ..steady() };
+        assert_eq!(decide(&f, &POLICY, at(714)), Step::Wait);
+        assert_eq!(decide(&f, &POLICY, at(715)), Step::Switch);
+        assert_eq!(decide(&Facts { carried_since: None, ..f }, &POLICY, at(900)), Step::Wait);
+    }
+
+    #[test]
+    fn a_bundle_that_was_put_back_by_another_hand_has_its_whole_time_to_spread_again() {
+        let f = Facts { next_published_at: Some(at(700)), carried_since: Some(at(805)), ..steady() };
+        assert_eq!(decide(&f, &POLICY, at(810)), Step::Wait);
+        assert_eq!(decide(&f, &POLICY, at(815)), Step::Switch);
     }
 
     #[test]
     fn an_expired_ca_does_not_wait_for_caches_but_for_the_bundles() {
-        let f = Facts { next_published_at: Some(at(1000)), ..steady() };
+        let f = Facts { next_published_at: Some(at(1000)), carried_since: Some(at(1001)), ..steady() };
         assert_eq!(decide(&f, &POLICY, at(1001)), Step::Switch);
-        assert_eq!(decide(&Facts { bundles_carry_all: false, ..f }, &POLICY, at(1001)), Step::Wait);
+        assert_eq!(decide(&Facts { carried_since: None, ..f }, &POLICY, at(1001)), Step::Wait);
     }
 
     #[test]
     fn the_old_ca_stays_until_its_last_leaf_has_expired_and_blocks_the_next_rotation() {
         let f =
             Facts { current_not_after: at(5000), switched_at: Some(at(710)), requested: true, ..steady() };
-        assert_eq!(decide(&f, &POLICY, at(810)), Step::Wait);
-        assert_eq!(decide(&f, &POLICY, at(811)), Step::Retire);
+        assert_eq!(decide(&f, &POLICY, at(820)), Step::Wait);
+        assert_eq!(decide(&f, &POLICY, at(821)), Step::Retire);
     }
 }

@@ -117,13 +117,13 @@ impl State {
     }
 
     /// The facts that [`crate::phase::decide`] judges.
-    pub fn facts(&self, requested: Option<&str>, bundles_carry_all: bool) -> Facts {
+    pub fn facts(&self, requested: Option<&str>, carried_since: Option<Timestamp>) -> Facts {
         Facts {
             current_not_after: self.current.not_after,
             next_published_at: self.next.as_ref().map(|(_, t)| *t),
             switched_at: self.previous.as_ref().map(|(_, t)| *t),
             requested: requested.is_some_and(|r| !r.is_empty() && self.handled.as_deref() != Some(r)),
-            bundles_carry_all,
+            carried_since,
         }
     }
 
@@ -172,7 +172,9 @@ mod tests {
         let first = state.current.cert_pem.clone();
         let mut steps = Vec::new();
         for second in (0..200).step_by(5) {
-            let step = decide(&state.facts(Some("t1"), true), &policy, at(second));
+            // The bundle of the publication is read back from then on.
+            let carried = state.next.as_ref().map(|(_, published)| *published);
+            let step = decide(&state.facts(Some("t1"), carried), &policy, at(second));
             if step != Step::Wait {
                 steps.push((second, step));
             }
@@ -180,7 +182,7 @@ mod tests {
             state = State::from_data(&state.to_data()).unwrap();
             assert!(state.bundle().contains(&state.current.cert_pem));
         }
-        assert_eq!(steps, [(0, Step::Publish), (10, Step::Switch), (115, Step::Retire)]);
+        assert_eq!(steps, [(0, Step::Publish), (10, Step::Switch), (125, Step::Retire)]);
         assert_ne!(state.current.cert_pem, first);
         assert!(!state.bundle().contains(&first));
     }

@@ -9,7 +9,10 @@ use holdfast_crds::convert::{Version, convert_value, review};
 use holdfast_crds::validate::{Fact, Kind, Lookup, Member, Operation, Request, validate};
 use serde_json::{Value, json};
 
-const PATHS: [(&str, fn(u32)); 3] =
+/// Runs a path so many times.
+type Path = fn(u32);
+
+const PATHS: [(&str, Path); 3] =
     [("conversion-down", conversion_down), ("conversion-up", conversion_up), ("admission", admission)];
 
 fn object() -> Value {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::Api;
@@ -43,7 +44,7 @@ impl Default for Timing {
 }
 
 /// The Lease as last read, with the moment (of our own clock) at which it was first seen like this.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Seen {
     /// `spec.holderIdentity`; empty and absent are the same.
     pub holder: Option<String>,
@@ -56,7 +57,7 @@ pub struct Seen {
 }
 
 /// What to do about the Lease now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Decision {
     /// There is none: create it with us as holder.
     Create,
@@ -81,8 +82,72 @@ pub fn decide(seen: Option<&Seen>, me: &str, now: Duration) -> Decision {
 
 /// Whether a write that begins at `now` and ends within `deadline` ends before `until` (milliseconds
 /// of the same clock).
-fn ends_in_time(now: Duration, deadline: Duration, until: u64) -> bool {
+pub(crate) fn ends_in_time(now: Duration, deadline: Duration, until: u64) -> bool {
     now.saturating_add(deadline) < Duration::from_millis(until)
+}
+
+/// What a read at `now` adds to what was known before.
+pub(crate) fn observe(lease: &Lease, before: Option<&Seen>, now: Duration, timing: &Timing) -> Seen {
+    let spec = lease.spec.as_ref();
+    let resource_version = lease.metadata.resource_version.clone();
+    let since = match before {
+        Some(b) if b.resource_version == resource_version => b.since,
+        _ => now,
+    };
+    let seconds = spec.and_then(|s| s.lease_duration_seconds).and_then(|s| u64::try_from(s).ok());
+    Seen {
+        holder: spec.and_then(|s| s.holder_identity.clone()).filter(|h| !h.is_empty()),
+        resource_version,
+        duration: seconds.map_or(timing.duration, Duration::from_secs),
+        since,
+    }
+}
+
+/// The Lease to be written with us as holder, on the one that was read: its resource version makes the write a
+/// compare-and-swap.
+pub(crate) fn claimed(
+    name: &str,
+    me: &str,
+    current: Option<&Lease>,
+    timing: &Timing,
+    now: Timestamp,
+) -> Lease {
+    let now = MicroTime(now);
+    let old = current.and_then(|l| l.spec.as_ref());
+    let ours = old.is_some_and(|s| s.holder_identity.as_deref() == Some(me));
+    let transitions = old.and_then(|s| s.lease_transitions).unwrap_or(0);
+    Lease {
+        metadata: current.map_or_else(
+            || ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+            |l| l.metadata.clone(),
+        ),
+        spec: Some(LeaseSpec {
+            holder_identity: Some(me.to_owned()),
+            lease_duration_seconds: i32::try_from(timing.duration.as_secs()).ok(),
+            acquire_time: if ours { old.and_then(|s| s.acquire_time.clone()) } else { Some(now.clone()) },
+            renew_time: Some(now),
+            lease_transitions: Some(if ours || current.is_none() { transitions } else { transitions + 1 }),
+            ..LeaseSpec::default()
+        }),
+    }
+}
+
+/// The Lease without its holder; `None` when that is not us.
+pub(crate) fn released(mut lease: Lease, me: &str) -> Option<Lease> {
+    let spec = lease.spec.as_mut().filter(|spec| spec.holder_identity.as_deref() == Some(me))?;
+    spec.holder_identity = None;
+    Some(lease)
+}
+
+/// Until when a renewal holds (milliseconds) whose turn began at `before`: from the start of the turn, since the API
+/// server cannot have stored it earlier.
+pub(crate) fn holds_until(before: Duration, timing: &Timing) -> Option<u64> {
+    u64::try_from((before + timing.duration).as_millis()).ok()
+}
+
+/// Whether a turn at `now` that did not renew ends the leadership: no other turn could renew it in time.
+pub(crate) fn is_lost(now: Duration, until: u64, timing: &Timing) -> bool {
+    !ends_in_time(now, timing.retry, until)
 }
 
 /// Says whether this process leads, and for how much longer.
@@ -156,7 +221,7 @@ impl Election {
             if let Some(until) = self.turn(&mut seen, before).await {
                 self.leadership.until.store(until, Ordering::Release);
                 self.leads.send_if_modified(|leads| !std::mem::replace(leads, true));
-            } else if *self.leads.borrow() && !self.leadership.may_write(self.timing.retry) {
+            } else if *self.leads.borrow() && self.is_lost() {
                 self.leadership.until.store(0, Ordering::Release);
                 return Err(Lost(self.name));
             }
@@ -181,15 +246,13 @@ impl Election {
             }
         };
         let now = self.leadership.start.elapsed();
-        *seen = current.as_ref().map(|lease| self.observe(lease, seen.as_ref(), now));
+        *seen = current.as_ref().map(|lease| observe(lease, seen.as_ref(), now, &self.timing));
         let decision = decide(seen.as_ref(), &self.me, now);
+        let lease = claimed(&self.name, &self.me, current.as_ref(), &self.timing, Timestamp::now());
         let written = match decision {
             Decision::Wait => return None,
-            Decision::Create => {
-                self.deadline(self.api.create(&PostParams::default(), &self.lease(None))).await
-            }
+            Decision::Create => self.deadline(self.api.create(&PostParams::default(), &lease)).await,
             Decision::Renew | Decision::TakeOver => {
-                let lease = self.lease(current.as_ref());
                 self.deadline(self.api.replace(&self.name, &PostParams::default(), &lease)).await
             }
         };
@@ -199,9 +262,8 @@ impl Election {
                     tracing::info!(lease = self.name, "leading");
                 }
                 let now = self.leadership.start.elapsed();
-                *seen = Some(self.observe(&lease, seen.as_ref(), now));
-                // From the start of the turn: the API server cannot have stored it earlier.
-                u64::try_from((before + self.timing.duration).as_millis()).ok()
+                *seen = Some(observe(&lease, seen.as_ref(), now, &self.timing));
+                holds_until(before, &self.timing)
             }
             Err(why) => {
                 tracing::debug!(lease = self.name, why, "lease was not written");
@@ -210,45 +272,9 @@ impl Election {
         }
     }
 
-    fn observe(&self, lease: &Lease, before: Option<&Seen>, now: Duration) -> Seen {
-        let spec = lease.spec.as_ref();
-        let resource_version = lease.metadata.resource_version.clone();
-        let since = match before {
-            Some(b) if b.resource_version == resource_version => b.since,
-            _ => now,
-        };
-        let seconds = spec.and_then(|s| s.lease_duration_seconds).and_then(|s| u64::try_from(s).ok());
-        Seen {
-            holder: spec.and_then(|s| s.holder_identity.clone()).filter(|h| !h.is_empty()),
-            resource_version,
-            duration: seconds.map_or(self.timing.duration, Duration::from_secs),
-            since,
-        }
-    }
-
-    fn lease(&self, current: Option<&Lease>) -> Lease {
-        let now = MicroTime(jiff::Timestamp::now());
-        let old = current.and_then(|l| l.spec.as_ref());
-        let ours = old.is_some_and(|s| s.holder_identity.as_deref() == Some(self.me.as_str()));
-        let transitions = old.and_then(|s| s.lease_transitions).unwrap_or(0);
-        Lease {
-            metadata: current.map_or_else(
-                || ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
-                |l| l.metadata.clone(),
-            ),
-            spec: Some(LeaseSpec {
-                holder_identity: Some(self.me.clone()),
-                lease_duration_seconds: i32::try_from(self.timing.duration.as_secs()).ok(),
-                acquire_time: if ours { old.and_then(|s| s.acquire_time.clone()) } else { Some(now.clone()) },
-                renew_time: Some(now),
-                lease_transitions: Some(if ours || current.is_none() {
-                    transitions
-                } else {
-                    transitions + 1
-                }),
-                ..LeaseSpec::default()
-            }),
-        }
+    fn is_lost(&self) -> bool {
+        let until = self.leadership.until.load(Ordering::Acquire);
+        is_lost(self.leadership.start.elapsed(), until, &self.timing)
     }
 
     /// Lets the next one begin at once. Best effort: an unreturned lease only runs out.
@@ -256,13 +282,8 @@ impl Election {
         if seen.is_none_or(|s| s.holder.as_deref() != Some(self.me.as_str())) {
             return;
         }
-        let Ok(Some(mut lease)) = self.deadline(self.api.get_opt(&self.name)).await else { return };
-        if lease.spec.as_ref().and_then(|s| s.holder_identity.as_deref()) != Some(self.me.as_str()) {
-            return;
-        }
-        if let Some(spec) = lease.spec.as_mut() {
-            spec.holder_identity = None;
-        }
+        let Ok(Some(lease)) = self.deadline(self.api.get_opt(&self.name)).await else { return };
+        let Some(lease) = released(lease, &self.me) else { return };
         if let Err(why) = self.deadline(self.api.replace(&self.name, &PostParams::default(), &lease)).await {
             tracing::debug!(lease = self.name, why, "lease was not given back; it runs out by itself");
         }

@@ -10,6 +10,8 @@ mod digest;
 pub mod garage;
 pub mod hold;
 pub mod lease;
+#[cfg(test)]
+mod models;
 pub mod observe;
 pub mod pool;
 pub mod proof;

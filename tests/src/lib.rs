@@ -15,6 +15,7 @@ pub mod network;
 pub mod product;
 pub mod proxy;
 pub mod repairs;
+pub mod secrets;
 pub mod service;
 pub mod site;
 pub mod soak;

@@ -10,7 +10,7 @@ use holdfast_tests::load::{Load, Pace};
 use holdfast_tests::service::{HOLD, REPLACE, answered};
 use holdfast_tests::site::{Member, Pool, Site, condition, garage_image};
 use holdfast_tests::suite::{self, TestResult};
-use holdfast_tests::{Error, test};
+use holdfast_tests::{Error, secrets, test};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -38,6 +38,7 @@ fn main() -> ExitCode {
             test!(a_label_that_returns_during_a_hold_is_taken_away_again_and_counted),
             test!(a_disk_that_died_without_a_hold_is_refilled_while_the_reconciler_is_killed),
             test!(a_site_of_the_oldest_garage_is_serviced),
+            test!(no_secret_is_in_anything_that_the_bed_produced),
         ],
     )
 }
@@ -377,5 +378,33 @@ async fn a_site_of_the_oldest_garage_is_serviced(bed: Arc<Bed>) -> TestResult {
     let members = old.members(&bed).await?;
     load.store().set_endpoints(&members.iter().map(Member::s3).collect::<Vec<_>>());
     assert_eq!(load.verify().await?, 20);
+    Ok(())
+}
+
+/// Last, when everything has happened that this suite makes happen.
+async fn no_secret_is_in_anything_that_the_bed_produced(bed: Arc<Bed>) -> TestResult {
+    let site = site();
+    if site.members(&bed).await?.is_empty() {
+        // Alone, it has a site of its own to look at.
+        bed.install(&[]).await?;
+        site.bring_up(&bed).await?;
+        let members = site.members(&bed).await?;
+        Load::new(Arc::new(site.store(&members, "seen").await?)).write(1, 1_000).await?;
+    }
+    let (secrets, shown) = (bed.secrets(&site).await?, bed.shown().await?);
+    // It looks for each kind, in each kind of place.
+    for kind in ["admin-token", "rpc", "S3 key", "service account token", "ca.key"] {
+        assert!(secrets.keys().any(|name| name.contains(kind)), "no {kind} among {:?}", secrets.keys());
+    }
+    for place in
+        ["log pods/", "log audit", "the events", "the garageclusters", "the configmaps", "metrics of"]
+    {
+        assert!(
+            shown.iter().any(|(name, text)| name.contains(place) && text.len() > 100),
+            "nothing in {place}"
+        );
+    }
+    let leaks = secrets::leaks(&secrets, &shown);
+    assert!(leaks.is_empty(), "{leaks:#?}");
     Ok(())
 }

@@ -18,6 +18,9 @@ mod tests;
 
 /// H6: so long the returned identity must be up in every view.
 const BACK_FOR: i64 = 30;
+/// H3: so long a Node must have been Ready again before a Pod that vanished meanwhile is taken for ended. A kubelet
+/// that comes back reports first, and then ends what it finds running without a Pod: within its grace, 30 s.
+const ENDED_FOR: i64 = 60;
 /// From the second time on, a label that returns is somebody's doing and no accident (H5).
 const CONTESTED: i32 = 2;
 
@@ -37,6 +40,8 @@ pub struct NodeFacts {
     pub has_labels: bool,
     /// Its `Ready` condition is `True`.
     pub ready: bool,
+    /// Since when that condition is as it is.
+    pub ready_since: Option<Time>,
     /// When its kubelet last reported.
     pub heartbeat: Option<Time>,
     /// It carries `node.kubernetes.io/out-of-service`: Kubernetes' own statement that the machine is off.
@@ -419,19 +424,29 @@ fn terminate(facts: &Facts, next: &mut NodeLocalService) -> Said {
     }
 }
 
-/// A Pod object that vanished while its Node was not Ready proves nothing: the process may still run (H3).
+/// A Pod object that vanished while its Node was not Ready proves nothing: the process may still run (H3). So may it for
+/// a moment after the Node is Ready again.
 fn unconfirmed(facts: &Facts, node: &NodeFacts, next: &mut NodeLocalService) -> Option<Said> {
+    let steady = node.ready_since.is_none_or(|since| facts.now.seconds_since(since) >= ENDED_FOR);
+    let ready = node.ready && steady;
     let confirmed = match next.termination_unconfirmed_since {
-        None => node.ready || node.out_of_service,
-        Some(gone) => {
-            node.out_of_service || (node.ready && node.heartbeat.is_some_and(|heartbeat| heartbeat > gone))
-        }
+        None => ready || node.out_of_service,
+        Some(gone) => node.out_of_service || (ready && node.heartbeat.is_some_and(|at| at > gone)),
     };
     if confirmed {
         next.termination_unconfirmed_since = None;
         return None;
     }
     next.termination_unconfirmed_since.get_or_insert(facts.now);
+    if node.ready && !steady {
+        return Some(no(
+            Reason::TerminationUnconfirmed,
+            format!(
+                "the Node of {} is Ready again and has a minute to end what still runs there without a Pod; its disk must not be touched",
+                facts.pair
+            ),
+        ));
+    }
     Some(no(
         Reason::TerminationUnconfirmed,
         format!(

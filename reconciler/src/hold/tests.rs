@@ -40,6 +40,7 @@ fn whole() -> Facts {
             label: Some("token".to_owned()),
             has_labels: true,
             ready: true,
+            ready_since: Some(at(-1000)),
             heartbeat: Some(at(0)),
             out_of_service: false,
         }),
@@ -251,6 +252,22 @@ fn a_pod_that_vanished_with_its_node_not_ready_is_no_proof_and_both_ways_out_wor
     node(&mut facts).ready = false;
     node(&mut facts).heartbeat = Some(at(0));
     node(&mut facts).out_of_service = true;
+    assert_eq!(reason(&step(&facts, &service)), Reason::SafeToService);
+}
+
+#[test]
+fn a_node_that_has_only_just_become_ready_again_is_given_a_minute_to_end_what_it_finds() {
+    // Cut off, its Pod deleted by force, and back, all between two passes: nothing was ever seen not Ready.
+    let mut facts = off();
+    node(&mut facts).ready_since = Some(at(-5));
+    let unconfirmed = step(&facts, &in_phase(Phase::Terminating));
+    assert_eq!(reason(&unconfirmed), Reason::TerminationUnconfirmed);
+    assert!(unconfirmed.condition.as_ref().unwrap().2.contains("Ready again"), "{unconfirmed:?}");
+    let service = unconfirmed.service.unwrap();
+    node(&mut facts).heartbeat = Some(at(50));
+    facts.now = at(54);
+    assert_eq!(reason(&step(&facts, &service)), Reason::TerminationUnconfirmed);
+    facts.now = at(55);
     assert_eq!(reason(&step(&facts, &service)), Reason::SafeToService);
 }
 

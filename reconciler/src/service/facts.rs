@@ -153,6 +153,7 @@ fn node_facts(node: &Node, key: &str) -> NodeFacts {
         label: node.labels().get(key).cloned(),
         has_labels: node.metadata.labels.is_some(),
         ready: ready.is_some_and(|condition| condition.status == "True"),
+        ready_since: ready.and_then(|c| c.last_transition_time.as_ref()).map(|t| Time::new(t.0)),
         heartbeat: ready.and_then(|condition| condition.last_heartbeat_time.as_ref()).map(|t| Time::new(t.0)),
         out_of_service: taints.any(|taint| taint.key == OUT_OF_SERVICE_TAINT),
     }

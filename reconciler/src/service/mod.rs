@@ -157,18 +157,19 @@ pub fn subject(cluster: &GarageCluster) -> Option<Pair> {
     requests.pair().cloned()
 }
 
+/// Whether a hold wants its member without activation.
+pub(crate) fn is_off(service: &NodeLocalService) -> bool {
+    service.operation == ServiceOperation::OutOfService
+        && matches!(service.phase, Phase::Deactivating | Phase::Terminating | Phase::OutOfService)
+}
+
 /// The pair that ordinary activation leaves alone (H5): from the intent to deactivate it until it is released; and
 /// where the record was lost, the pair that the annotation names as long as its Node lacks the label.
 pub fn held(kubernetes: &KubernetesView) -> Option<Pair> {
     let cluster = &kubernetes.cluster;
     let service = cluster.status.as_ref().and_then(|status| status.node_local_service.as_ref());
     if let Some(service) = service.filter(|service| service.phase != Phase::Waiting) {
-        let off = matches!(service.phase, Phase::Deactivating | Phase::Terminating | Phase::OutOfService);
-        return if off && service.operation == ServiceOperation::OutOfService {
-            pair_of(service)
-        } else {
-            None
-        };
+        return if is_off(service) { pair_of(service) } else { None };
     }
     let pair = Requests::read(cluster).hold?.ok()?;
     let node = kubernetes.nodes.get(pair.node.as_str())?;

@@ -37,7 +37,7 @@ pub fn garage(version: &str) -> Result<PathBuf> {
     whole(&format!("garage-{version}"), "garage")
 }
 
-/// `prometheus` or `promtool`.
+/// A binary of Prometheus: `promtool`.
 pub fn prometheus(binary: &str) -> Result<PathBuf> {
     whole(&format!("prometheus-{PROMETHEUS}"), binary)
 }
