@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 kept=tests/instructions.txt
 command -v valgrind >/dev/null || { echo "valgrind is missing: install it (Debian: apt-get install valgrind)"; exit 1; }
-program=$(cargo bench --locked --package holdfast-crds --bench instructions --no-run 2>&1 | tee /dev/stderr |
+program=$(cargo bench --locked --package holdfast-crds --bench instructions --no-run 2>&1 | tee -a /dev/stderr |
   sed -n 's/.*Executable .*(\(.*\))$/\1/p')
 [ -n "$program" ] || { echo "the benchmark was not built"; exit 1; }
 here=$(rustc --version)

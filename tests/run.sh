@@ -8,7 +8,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
-lanes=('service' 'site admission bed agent')
+lanes=('service service_faults' 'site proof admission bed agent')
 
 # Since CI began, with what it had to build first.
 before=$(($(date +%s) - ${HOLDFAST_BEGAN:-$(date +%s)}))
@@ -44,12 +44,20 @@ if step 'the product' cargo build --locked --workspace --bins --tests; then
   tests/simulation.sh 100000 >"$logs/simulation.log" 2>&1 || fail simulation
   printf '\n== simulation\n%s\n' "$(cat "$logs/simulation.log")"
 
+  # It computes while the suites mostly wait, and counts what their load does not change.
+  if command -v valgrind >/dev/null; then
+    nice -n 10 tests/instructions.sh >"$logs/instructions.log" 2>&1 || touch "$logs/instructions-failed" &
+  else
+    echo 'valgrind is missing: instructions are not counted' >"$logs/instructions.log"
+  fi
   touch "$logs/failed"
   for suites in "${lanes[@]}"; do
     # shellcheck disable=SC2086 # a list of words
     lane $suites &
   done
   wait
+  printf '\n== instructions\n%s\n' "$(tail -n 8 "$logs/instructions.log")"
+  [ ! -e "$logs/instructions-failed" ] || fail instructions
   while read -r name took; do
     # CI ends after 90 minutes, the assets of a new machine included: what cannot end before that is not begun.
     if [ "$((SECONDS + before + took))" -gt 5100 ]; then
