@@ -190,7 +190,8 @@ impl SelfSigned {
         }
         let before = kept.carried.take();
         let found = inject::ensure(&self.client, &self.places, Wanted::Exactly(&bundle)).await?;
-        kept.carried = carried(before, &bundle, found, now);
+        // Of the moment after the look, however slow it was: somebody else may have put the bundle in place meanwhile.
+        kept.carried = carried(before, &bundle, found, Timestamp::now());
         let requested = secret.metadata.annotations.as_ref().and_then(|a| a.get(ROTATE_ANNOTATION)).cloned();
         let since = kept.carried.as_ref().map(|carried| carried.since);
         let step = decide(&state.facts(requested.as_deref(), since), &self.policy, now);

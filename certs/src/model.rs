@@ -272,7 +272,7 @@ impl Rotation {
                     let before = world.replicas[who].carried.take();
                     let before = before.map(|(b, since)| Carried { bundle: text(&b), since: at(since) });
                     let found = Found { differed: turn.differed, absent: false };
-                    let after = carried(before, &bundle, found, now);
+                    let after = carried(before, &bundle, found, at(world.now));
                     world.replicas[who].carried = after.map(|c| (numbers(&c.bundle), c.since.as_second()));
                     (self.step(world, who, &turn) != Step::Wait).then_some(Call::WriteSecret)
                 }

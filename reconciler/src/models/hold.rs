@@ -31,8 +31,6 @@ enum Bug {
     TrustsVanishedPods,
     /// Garage's view is not asked.
     IgnoresGarage,
-    /// The Pods are not read.
-    IgnoresPods,
     /// The gate is not judged again before the label goes.
     IgnoresTheOthers,
 }
@@ -147,7 +145,7 @@ impl Hold {
     fn facts(&self, world: &World) -> Facts {
         let no = |holds: bool, what: &str| if holds { Ok(()) } else { Err(what.to_owned()) };
         let others = world.others || self.bug == Bug::IgnoresTheOthers;
-        let pods = world.pod.is_some() && self.bug != Bug::IgnoresPods;
+        let pods = world.pod.is_some();
         let trusts = self.bug == Bug::TrustsVanishedPods;
         let since = if self.bug == Bug::TrustsTheFirstHeartbeat { -100 } else { world.ready_since };
         Facts {
@@ -438,7 +436,6 @@ fn the_model_of_the_hold_finds_each_seeded_bug() {
         (Bug::TrustsTheFirstHeartbeat, 2, SAFE),
         (Bug::TrustsVanishedPods, 2, SAFE),
         (Bug::IgnoresGarage, 1, SAFE),
-        (Bug::IgnoresPods, 1, SAFE),
         (Bug::IgnoresTheOthers, 1, GATE),
     ] {
         catches(&format!("{bug:?}"), Hold { bug, bounds: Bounds { end: 2, faults } }, property);
