@@ -1,13 +1,15 @@
 //! Digests the Kubernetes half of an observation to what the proof looks at. Pure.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use holdfast_crds::conditions::ConditionType;
-use holdfast_crds::ids::{NodeId, RequestToken};
-use holdfast_crds::names::{HostPathClaim, annotation};
+use holdfast_crds::ids::{NodeId, Pair, RequestToken};
+use holdfast_crds::names::{HostPathClaim, annotation, label};
 use holdfast_crds::spec;
 use holdfast_crds::status::{ServiceOperation, ServicePhase, Time};
 use holdfast_crds::v1beta2::GarageCluster;
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
 use crate::observe::KubernetesView;
@@ -55,21 +57,38 @@ pub fn site(view: &KubernetesView, memory: &pool::Memory) -> Site {
     }
 }
 
-/// The Pod of each identity that a running process answered with.
+/// The running Pod of each identity: the one whose process answered with it, else the one in its member's place. Where
+/// another identity runs now, or a process that did not answer yet, that is another run than the one which was proven
+/// (P16), long before Garage's peers miss the one that is gone (FACTS 14).
 fn pods(view: &KubernetesView, memory: &pool::Memory) -> BTreeMap<NodeId, PodFacts> {
-    view.pods
-        .iter()
-        .filter_map(|pod| {
-            let run = identity::incarnation(pod)?;
-            let id = *memory.identities.get(&run)?;
-            let status = pod.status.as_ref()?;
-            let garage = status.container_statuses.iter().flatten().find(|c| c.name == "garage")?;
-            let started = garage.state.as_ref()?.running.as_ref()?.started_at.as_ref()?;
-            let facts =
-                PodFacts { uid: run.pod_uid, restarts: run.restarts, started_at: Some(Time::new(started.0)) };
-            Some((id, facts))
-        })
-        .collect()
+    let answered = |pod: &Arc<Pod>| {
+        let run = identity::incarnation(pod)?;
+        Some((*memory.identities.get(&run)?, running(pod)?))
+    };
+    let mut pods: BTreeMap<NodeId, PodFacts> = view.pods.iter().filter_map(answered).collect();
+    for node in
+        view.garage_nodes.iter().flat_map(BTreeMap::values).filter(|node| node.spec.external.is_none())
+    {
+        let (Some(id), Some(pair)) = (node.node_id(), node.pair()) else { continue };
+        let in_place = view.pods.iter().filter(|pod| is_in_place(pod, &pair)).find_map(|pod| running(pod));
+        if let Some(facts) = in_place {
+            pods.entry(id).or_insert(facts);
+        }
+    }
+    pods
+}
+
+/// The run of a Pod's `garage` process.
+fn running(pod: &Pod) -> Option<PodFacts> {
+    let run = identity::incarnation(pod)?;
+    let garage = pod.status.as_ref()?.container_statuses.iter().flatten().find(|c| c.name == "garage")?;
+    let started = garage.state.as_ref()?.running.as_ref()?.started_at.as_ref()?;
+    Some(PodFacts { uid: run.pod_uid, restarts: run.restarts, started_at: Some(Time::new(started.0)) })
+}
+
+fn is_in_place(pod: &Pod, pair: &Pair) -> bool {
+    pod.labels().get(label::NODE_LOCAL_POOL).is_some_and(|pool| *pool == *pair.pool.as_str())
+        && pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(pair.node.as_str())
 }
 
 /// P15: another hand, or a service of ours.
@@ -141,4 +160,77 @@ fn previous(cluster: &GarageCluster) -> Option<PreviousCondition> {
         message: condition.message.clone(),
         since: Some(Time::new(condition.last_transition_time.0)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read<T: serde::de::DeserializeOwned>(value: Value) -> Arc<T> {
+        Arc::new(serde_json::from_value(value).unwrap())
+    }
+
+    /// One member with an identity, and a Pod in its place that was restarted once.
+    fn view(id: NodeId) -> KubernetesView {
+        let cluster = json!({
+            "apiVersion": "garage.rajsingh.info/v1beta2", "kind": "GarageCluster",
+            "metadata": {"name": "site", "namespace": "objects"}, "spec": {"storage": {}},
+        });
+        let node = json!({
+            "apiVersion": "garage.rajsingh.info/v1beta1", "kind": "GarageNode",
+            "metadata": {"name": "member", "namespace": "objects"},
+            "spec": {
+                "clusterRef": {"name": "site"}, "zone": "rack-1", "capacity": "1Gi", "backing": "NodeLocalPool",
+                "nodeLocalPoolName": "fast", "kubernetesNodeName": "kn-1",
+            },
+            "status": {"nodeId": id.to_string()},
+        });
+        let pod = json!({
+            "metadata": {"name": "pod", "uid": "of-the-pod", "labels": {(label::NODE_LOCAL_POOL): "fast"}},
+            "spec": {"nodeName": "kn-1", "containers": []},
+            "status": {"podIP": "10.0.0.1", "containerStatuses": [{
+                "name": "garage", "restartCount": 1, "ready": true, "image": "", "imageID": "",
+                "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+            }]},
+        });
+        KubernetesView {
+            cluster: read(cluster),
+            garage_nodes: Some(BTreeMap::from([("member".to_owned(), read(node))])),
+            pods: vec![read(pod)],
+            nodes: BTreeMap::new(),
+            daemon_sets: BTreeMap::new(),
+            config_maps: BTreeMap::new(),
+            services: BTreeMap::new(),
+            disruption_budgets: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn an_identity_whose_place_runs_another_one_or_does_not_say_has_the_run_of_that_place() {
+        let [old, new] = ["0a", "0b"].map(|half| half.repeat(32).parse::<NodeId>().unwrap());
+        let view = view(old);
+        let run = identity::incarnation(&view.pods[0]).unwrap();
+        let mut memory = pool::Memory::default();
+        let facts =
+            |memory: &pool::Memory| pods(&view, memory).get(&old).cloned().map(|p| (p.uid, p.restarts));
+        let place = Some(("of-the-pod".to_owned(), 1));
+        assert_eq!(facts(&memory), place, "nobody was asked yet");
+        memory.identities.insert(run, new);
+        assert_eq!(facts(&memory), place, "metadata was lost");
+        assert!(pods(&view, &memory).contains_key(&new));
+    }
+
+    #[test]
+    fn a_pod_in_another_place_says_nothing_of_an_identity() {
+        let id = "0a".repeat(32).parse::<NodeId>().unwrap();
+        let mut view = view(id);
+        let mut pod = (*view.pods[0]).clone();
+        pod.spec.as_mut().unwrap().node_name = Some("kn-2".to_owned());
+        view.pods = vec![Arc::new(pod)];
+        assert_eq!(pods(&view, &pool::Memory::default()), BTreeMap::new());
+    }
 }
