@@ -205,7 +205,19 @@ impl Site {
 
     /// The same with a deadline of one's own.
     pub async fn wait_up_within(&self, bed: &Bed, within: Duration) -> Result<()> {
+        let deadline = tokio::time::Instant::now() + within;
         self.wait_condition(bed, "NodeLocalPoolsReady", "True", within).await?;
+        // The condition is what one process of Garage sees; each of the others takes its own time.
+        while let Err(unlike) = self.all_healthy(bed).await {
+            if tokio::time::Instant::now() > deadline {
+                return Err(unlike);
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        Ok(())
+    }
+
+    async fn all_healthy(&self, bed: &Bed) -> Result<()> {
         let wanted = self.nodes().len();
         for member in self.members(bed).await? {
             let health = self.ask(&member, "GetClusterHealth").await?;

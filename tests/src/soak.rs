@@ -297,13 +297,7 @@ impl Soak {
                 if ready["status"] == "True" && healthy { Ok(()) } else { Err(ready.to_string()) }
             })
             .await?;
-        let deadline = Instant::now() + STEP;
-        while let Err(error) = self.site.wait_up_within(&self.bed, STEP).await {
-            if Instant::now() > deadline {
-                return Err(error);
-            }
-            sleep(Duration::from_secs(2)).await;
-        }
+        self.site.wait_up_within(&self.bed, STEP).await?;
         self.aim(None).await
     }
 }

@@ -399,6 +399,7 @@ fn only_table_syncs(before: &Value, written: &Value) -> bool {
             && redundancy.as_object().is_some_and(|redundancy_fields| {
                 redundancy_fields.keys().all(|field| {
                     field == "progressObservedAt"
+                        || field == "lastProgressAt"
                         || settled(redundancy, field) == settled(&before["redundancy"], field)
                 })
             })
