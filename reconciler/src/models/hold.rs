@@ -31,8 +31,6 @@ enum Bug {
     TrustsVanishedPods,
     /// Garage's view is not asked.
     IgnoresGarage,
-    /// The gate is not judged again before the label goes.
-    IgnoresTheOthers,
 }
 
 /// `status.nodeLocalService` as it is stored.
@@ -144,7 +142,7 @@ impl World {
 impl Hold {
     fn facts(&self, world: &World) -> Facts {
         let no = |holds: bool, what: &str| if holds { Ok(()) } else { Err(what.to_owned()) };
-        let others = world.others || self.bug == Bug::IgnoresTheOthers;
+        let others = world.others;
         let pods = world.pod.is_some();
         let trusts = self.bug == Bug::TrustsVanishedPods;
         let since = if self.bug == Bug::TrustsTheFirstHeartbeat { -100 } else { world.ready_since };
@@ -436,7 +434,6 @@ fn the_model_of_the_hold_finds_each_seeded_bug() {
         (Bug::TrustsTheFirstHeartbeat, 2, SAFE),
         (Bug::TrustsVanishedPods, 2, SAFE),
         (Bug::IgnoresGarage, 1, SAFE),
-        (Bug::IgnoresTheOthers, 1, GATE),
     ] {
         catches(&format!("{bug:?}"), Hold { bug, bounds: Bounds { end: 2, faults } }, property);
     }

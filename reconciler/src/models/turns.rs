@@ -647,7 +647,7 @@ impl Model for Turns {
 }
 
 #[test]
-#[ignore = "minutes of processor time unoptimized: tests/simulation.sh runs it optimized"]
+#[ignore = "minutes of processor time; by name only"]
 fn one_repair_of_ours_runs_at_a_time_whatever_fails_and_every_proof_ends() {
     // A proof without faults takes 13 s with the times of the model.
     check("turns", Turns { bug: Bug::None, bounds: Bounds::of(15, 1) }, 20_000);
