@@ -159,7 +159,9 @@ async fn memory_is_flat_over_a_run_of_conversions_and_reviews() {
     let after = process.memory("VmRSS:");
     println!("{first} and {rounds} rounds: {before} and {after} bytes resident");
     assert!(first > 0 && rounds > 0, "nothing was asked");
-    assert!(after * 10 < before * 12, "{before} bytes became {after}");
+    // What two clients have in flight, a body and its answer each, is there at one look and not at another.
+    let in_flight = 4 * list(500, "garage.rajsingh.info/v1beta1").len() as u64;
+    assert!(after < before * 12 / 10 + in_flight, "{before} bytes became {after}, {in_flight} in flight");
 }
 
 /// 100 MB in pieces, without saying so before.
