@@ -245,9 +245,10 @@ async fn everything_is_there_after_all_of_that(bed: Arc<Bed>) -> TestResult {
         before.store().set_endpoints(&members.iter().map(Member::s3).collect::<Vec<_>>());
         assert_eq!(before.verify().await?, 20);
     }
-    // Every member has every block by itself; inline objects have none.
+    // Every member has every block by itself. An object's content follows from its key, and Garage keeps equal blocks
+    // once: the ten written last have those of the first ten.
     let on = |node: &str| bed.disks.blocks(node, &site.pools[0].data()).map(|blocks| blocks.len());
     let counts = [on("kn-1")?, on("kn-2")?, on("kn-3")?];
-    assert!(counts.iter().all(|count| *count >= 30), "{counts:?} blocks of 30 objects");
+    assert!(counts.iter().all(|count| *count >= 20), "{counts:?} blocks of 20 contents");
     Ok(())
 }
