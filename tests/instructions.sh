@@ -8,9 +8,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 kept=tests/instructions.txt
 command -v valgrind >/dev/null || { echo "valgrind is missing: install it (Debian: apt-get install valgrind)"; exit 1; }
-program=$(cargo bench --locked --package holdfast-crds --bench instructions --no-run 2>&1 | tee -a /dev/stderr |
-  sed -n 's/.*Executable .*(\(.*\))$/\1/p')
-[ -n "$program" ] || { echo "the benchmark was not built"; exit 1; }
+built=$(cargo bench --locked --package holdfast-crds --bench instructions --no-run 2>&1) || { echo "$built"; exit 1; }
+program=$(sed -n 's/.*Executable .*(\(.*\))$/\1/p' <<<"$built")
+[ -n "$program" ] || { echo "the benchmark was not built: $built"; exit 1; }
 here=$(rustc --version)
 
 counted() { # counted PATH TIMES
