@@ -40,7 +40,7 @@ pub struct NodeFacts {
     pub has_labels: bool,
     /// Its `Ready` condition is `True`.
     pub ready: bool,
-    /// Since when that condition is as it is.
+    /// Since when that condition is as it is; absent is not known, and no Node is believed for it.
     pub ready_since: Option<Time>,
     /// When its kubelet last reported.
     pub heartbeat: Option<Time>,
@@ -427,8 +427,8 @@ fn terminate(facts: &Facts, next: &mut NodeLocalService) -> Said {
 /// A Pod object that vanished while its Node was not Ready proves nothing: the process may still run (H3). So may it for
 /// a moment after the Node is Ready again.
 fn unconfirmed(facts: &Facts, node: &NodeFacts, next: &mut NodeLocalService) -> Option<Said> {
-    let steady = node.ready_since.is_none_or(|since| facts.now.seconds_since(since) >= ENDED_FOR);
-    let ready = node.ready && steady;
+    let ready_for = node.ready_since.filter(|_| node.ready).map(|since| facts.now.seconds_since(since));
+    let ready = ready_for.is_some_and(|seconds| seconds >= ENDED_FOR);
     let confirmed = match next.termination_unconfirmed_since {
         None => ready || node.out_of_service,
         Some(gone) => node.out_of_service || (ready && node.heartbeat.is_some_and(|at| at > gone)),
@@ -438,11 +438,11 @@ fn unconfirmed(facts: &Facts, node: &NodeFacts, next: &mut NodeLocalService) -> 
         return None;
     }
     next.termination_unconfirmed_since.get_or_insert(facts.now);
-    if node.ready && !steady {
+    if ready_for.is_some() {
         return Some(no(
             Reason::TerminationUnconfirmed,
             format!(
-                "the Node of {} is Ready again and has a minute to end what still runs there without a Pod; its disk must not be touched",
+                "the Node of {} is Ready again and has yet to end what may run there without a Pod: a minute, and its kubelet's next report, are waited for; its disk must not be touched",
                 facts.pair
             ),
         ));

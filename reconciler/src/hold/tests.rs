@@ -272,6 +272,15 @@ fn a_node_that_has_only_just_become_ready_again_is_given_a_minute_to_end_what_it
 }
 
 #[test]
+fn a_node_that_does_not_say_since_when_it_is_ready_vouches_for_nothing() {
+    let mut facts = off();
+    node(&mut facts).ready_since = None;
+    assert_eq!(reason(&step(&facts, &in_phase(Phase::Terminating))), Reason::TerminationUnconfirmed);
+    node(&mut facts).out_of_service = true;
+    assert_eq!(reason(&step(&facts, &in_phase(Phase::Terminating))), Reason::SafeToService);
+}
+
+#[test]
 fn a_node_object_that_is_gone_or_new_holds_the_member_all_the_same() {
     let mut facts = off();
     facts.node = Ok(NodeFacts::default());

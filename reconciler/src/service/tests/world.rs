@@ -83,24 +83,28 @@ impl World {
             off: None,
             hands_off: false,
         };
-        world.heartbeats();
+        world.heartbeats(-3600);
         world
     }
 
     // ---- what is so
 
-    /// Kubelets report when something changed: nothing here looks at the age of a report.
-    fn heartbeats(&mut self) {
-        let (off, now) = (self.off.clone(), time(self.now).to_string());
+    /// Kubelets report when something changed, which has been so since then, and every five minutes.
+    fn heartbeats(&mut self, since: i64) {
+        let (off, now) = (self.off.clone(), time(self.now));
         for (name, node) in self.kube.map::<Node>(Kind::Node) {
             let wanted = if off.as_ref() == Some(&name) { "Unknown" } else { "True" };
-            let status = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-            if status.and_then(|all| all.first()).is_some_and(|condition| condition.status == wanted) {
+            let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+            let said = conditions.and_then(|all| all.first()).filter(|condition| condition.status == wanted);
+            let reported = said.and_then(|condition| condition.last_heartbeat_time.as_ref());
+            if reported.is_some_and(|at| wanted != "True" || now.duration_since(at.0).as_secs() < 300) {
                 continue;
             }
+            let changed = said.and_then(|condition| condition.last_transition_time.as_ref());
+            let changed = changed.map_or_else(|| time(since), |at| at.0).to_string();
             self.kube.edit(Kind::Node, &name, |node| {
-                node["status"]["conditions"] =
-                    json!([{"type": "Ready", "status": wanted, "lastHeartbeatTime": now}]);
+                node["status"]["conditions"] = json!([{"type": "Ready", "status": wanted,
+                    "lastHeartbeatTime": now.to_string(), "lastTransitionTime": changed}]);
             });
         }
     }
@@ -108,7 +112,7 @@ impl World {
     /// Time goes on: kubelets and controllers, processes, gossip.
     pub fn advance(&mut self, seconds: i64) {
         self.now += seconds;
-        self.heartbeats();
+        self.heartbeats(self.now);
         // A Pod of a machine that is off stays as it is: nobody there confirms its end.
         if self.off.as_deref() != Some(SERVICED) {
             self.kube.controllers();
