@@ -70,10 +70,11 @@ fn pods(view: &KubernetesView, memory: &pool::Memory) -> BTreeMap<NodeId, PodFac
         view.garage_nodes.iter().flat_map(BTreeMap::values).filter(|node| node.spec.external.is_none())
     {
         let (Some(id), Some(pair)) = (node.node_id(), node.pair()) else { continue };
-        let in_place = view.pods.iter().filter(|pod| is_in_place(pod, &pair)).find_map(|pod| running(pod));
-        if let Some(facts) = in_place {
-            pods.entry(id).or_insert(facts);
+        if pods.contains_key(&id) {
+            continue;
         }
+        let in_place = view.pods.iter().filter(|pod| is_in_place(pod, &pair)).find_map(|pod| running(pod));
+        pods.extend(in_place.map(|facts| (id, facts)));
     }
     pods
 }

@@ -77,7 +77,7 @@ pub fn plan(
 ) {
     let kubernetes = &input.observation.kubernetes;
     for member in members.all.values() {
-        if member.skipped && !member.replacing {
+        if member.is_left_alone() {
             continue;
         }
         let Some(pod) = member.pod else { continue };

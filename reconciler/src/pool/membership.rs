@@ -280,7 +280,7 @@ impl<'a> Members<'a> {
             return;
         }
         for member in self.all.values() {
-            if member.skipped && !member.replacing {
+            if member.is_left_alone() {
                 continue;
             }
             // Also during a replacement: a Pod that is deleted meanwhile, or a Node that is made anew, must not leave
@@ -402,6 +402,11 @@ impl<'a> Member<'a> {
             }
         }
         false
+    }
+
+    /// Nothing of it is touched. A member that a refill replaces is not: what it runs on must go on.
+    pub fn is_left_alone(&self) -> bool {
+        self.skipped && !self.replacing
     }
 
     /// One patch of the Node: activation label, claim and, once it is known, the identity.
