@@ -4,9 +4,11 @@
 //! read and answered. A controller-runtime webhook for the same kinds converts 8,700 objects of 1.4 KB a CPU-second.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::hint::black_box;
-use std::time::Instant;
+mod common;
 
+use std::hint::black_box;
+
+use common::measure;
 use holdfast_crds::convert::{Converter, Version, convert_value, review};
 use serde_json::{Value, json};
 
@@ -67,29 +69,6 @@ fn object(large: bool) -> Value {
         })).collect::<Vec<_>>()});
     }
     object
-}
-
-/// Nanoseconds of processor time so far; the clock where the kernel does not say.
-fn spent(begin: Instant) -> u64 {
-    std::fs::read_to_string("/proc/self/schedstat")
-        .ok()
-        .and_then(|s| s.split(' ').next().and_then(|n| n.parse().ok()))
-        .unwrap_or_else(|| u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX))
-}
-
-/// The best of five runs, in nanoseconds for each call.
-fn measure(calls: u64, mut call: impl FnMut()) -> u64 {
-    let begin = Instant::now();
-    (0..5)
-        .map(|_| {
-            let before = spent(begin);
-            for _ in 0..calls {
-                call();
-            }
-            (spent(begin) - before) / calls
-        })
-        .min()
-        .unwrap_or(0)
 }
 
 fn main() {

@@ -4,35 +4,17 @@
 //! executable model of Garage in the middle of its blocks stage; a step is what a pass decides from one observation.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_precision_loss)]
 
-use std::hint::black_box;
-use std::time::Instant;
+#[path = "../../crds/benches/common/mod.rs"]
+mod common;
 
+use std::hint::black_box;
+
+use common::measure;
 use holdfast_crds::status::Phase;
 use holdfast_reconciler::proof::{self, SiteRole};
 use holdfast_reconciler::sim::observe::{ReadFault, observe};
 use holdfast_reconciler::sim::world::time;
 use holdfast_reconciler::sim::{Garage, GarageVersion, World};
-
-/// Nanoseconds of processor time so far; the clock where the kernel does not say.
-fn spent(begin: Instant) -> u64 {
-    std::fs::read_to_string("/proc/self/schedstat")
-        .ok()
-        .and_then(|s| s.split(' ').next().and_then(|n| n.parse().ok()))
-        .unwrap_or_else(|| u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX))
-}
-
-/// The best of five runs, in nanoseconds for each call.
-fn measure(calls: u64, mut call: impl FnMut()) -> u64 {
-    let begin = Instant::now();
-    (0..5)
-        .map(|_| {
-            let before = spent(begin);
-            (0..calls).for_each(|_| call());
-            (spent(begin) - before) / calls
-        })
-        .min()
-        .unwrap_or(0)
-}
 
 fn main() {
     if std::env::args().any(|argument| argument == "--test") {

@@ -20,6 +20,8 @@
 #[path = "../../tests/common/mod.rs"]
 mod common;
 mod payload;
+#[path = "../../../crds/benches/common/mod.rs"]
+mod shared;
 mod target;
 
 use std::process::Command;
