@@ -33,7 +33,7 @@ fn first_failure(from: u64, count: u64, mutation: Mutation) -> Option<u64> {
 }
 
 #[test]
-#[ignore = "minutes of processor time unoptimized: tests/run.sh runs it optimized"]
+#[ignore = "minutes of processor time unoptimized: tests/simulation.sh runs it optimized"]
 fn no_schedule_of_faults_breaks_an_invariant_and_all_converge_when_the_faults_stop() {
     let from = std::env::var("HOLDFAST_SIM_FROM").ok().and_then(|s| s.parse().ok()).unwrap_or(0);
     if let Some(seed) = first_failure(from, schedules(), Mutation::None) {
@@ -60,7 +60,7 @@ fn a_disk_that_an_old_release_filled_without_a_word_is_not_proven_without_a_scru
 }
 
 #[test]
-#[ignore = "minutes of processor time unoptimized: tests/run.sh runs it optimized"]
+#[ignore = "minutes of processor time unoptimized: tests/simulation.sh runs it optimized"]
 fn every_seeded_bug_is_caught() {
     let mut missed = Vec::new();
     // The one that only a directed schedule reaches has a test of its own.
