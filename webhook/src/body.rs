@@ -11,6 +11,10 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use crate::connection::InFlight;
 use crate::limits::Share;
 
+/// What is reserved for a body on its Content-Length alone: a long list whole. Memory that is never written to is only
+/// an address.
+const PROMISED: usize = 1 << 20;
+
 /// Why a body was not read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyError {
@@ -46,8 +50,8 @@ pub(crate) async fn read(mut body: Incoming, limit: usize, share: &mut Share) ->
             continue;
         }
         if all.is_empty() {
-            // At most twice what has arrived, so that a false Content-Length costs nothing.
-            all.reserve(expected.unwrap_or(0).clamp(length, 2 * length));
+            // Of a promised length no more than this, so that a false Content-Length costs nothing.
+            all.reserve(expected.unwrap_or(0).min(PROMISED).max(length));
             all.extend_from_slice(&first);
             first.clear();
         }

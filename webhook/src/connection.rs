@@ -9,6 +9,7 @@ use std::time::Duration;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
+use tokio::io::BufWriter;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -20,6 +21,9 @@ use crate::server::Shared;
 /// Flow control windows of HTTP/2: what a peer may send before it is read, and so what a connection can cost.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
+
+/// What of an answer is gathered before it is encrypted.
+const WRITE_BUFFER: usize = 64 << 10;
 
 /// What a connection is doing, for its watchdog.
 #[derive(Debug)]
@@ -123,8 +127,10 @@ pub(crate) async fn serve(
             async move { Ok::<_, std::convert::Infallible>(route::handle(request, &shared, in_flight).await) }
         })
     };
-    let io = TokioIo::new(tls);
     if http2 {
+        // A frame of HTTP/2 is a little longer than a TLS record holds: written one by one, every second record would
+        // be nine bytes long.
+        let io = TokioIo::new(BufWriter::with_capacity(WRITE_BUFFER, tls));
         let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)
@@ -136,6 +142,7 @@ pub(crate) async fn serve(
             .serve_connection(io, service);
         drive(connection, peer, &activity, &shared, &closing).await;
     } else {
+        let io = TokioIo::new(tls);
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(shared.config.idle_timeout)
