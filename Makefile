@@ -51,10 +51,11 @@ bench: ## what admission, conversion and the proof cost: medians and ratios; AGA
 	@cargo bench --locked --package holdfast-reconciler --features simulation --bench proof
 
 .PHONY: soak
-soak: ## MINUTES (60) of disruptions by SEED (1), the proof on failing disks and nodes and with the real waits, SCHEDULES simulated (1000000), the oldest API server
+soak: ## MINUTES (60) of disruptions by SEED (1), the proof on failing disks and nodes and with the real waits, the model of Garage against Garage, SCHEDULES simulated (1000000), the oldest API server
 	@cargo build --locked --workspace --bins --tests
 	@$${CARGO_TARGET_DIR:-target}/debug/holdfast-bed soak --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1)
 	cargo test --locked --workspace --test proof --test federation
+	cargo test --locked --workspace --features holdfast-tests/simulation --test model
 	HOLDFAST_REAL_TIMES=1 cargo test --locked --workspace --test proof
 	@tests/simulation.sh $(or $(SCHEDULES),1000000)
 	@tests/assets.sh oldest

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # What `make test` runs: lints, the product as the bed installs it, every test; ends with one line of totals.
 #
-# Suites on the bed mostly wait, so two lanes of them run beside each other, each suite in namespaces of its
+# Suites on the bed mostly wait, so three lanes of them run beside each other, each suite in namespaces of its
 # own. A suite that failed is run once more, alone, and what passed only then is named: a machine with two
 # cores can starve a real control plane. Every other failure is final.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
-lanes=('service' 'site admission bed agent service_faults')
+lanes=('service' 'site admission bed agent service_faults' 'operate')
 
 # Since CI began, with what it had to build first.
 before=$(($(date +%s) - ${HOLDFAST_BEGAN:-$(date +%s)}))

@@ -371,6 +371,10 @@ pub struct Evidence {
     /// Begin of the quiet period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quiet_since: Option<Time>,
+    /// Scope `Local`: when, one anti-entropy interval after `quietSince`, the sync workers of all remote storage nodes
+    /// were first seen idle together, so that each has ended a whole pass of its own since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote_passes_seen_at: Option<Time>,
     /// Listed block errors at the begin of the 30-minute window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block_errors_baseline: Option<i32>,

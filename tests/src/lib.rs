@@ -15,6 +15,7 @@ pub mod network;
 pub mod product;
 pub mod proxy;
 pub mod repairs;
+pub mod roles;
 pub mod secrets;
 pub mod service;
 pub mod site;

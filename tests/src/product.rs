@@ -59,8 +59,7 @@ impl Bed {
         let (mut killed, mut seen) = (0, 0);
         while killed < times {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            let writes = self.product_writes_since(mark)?;
-            let writes = writes.iter().filter(|(write, _)| !write.contains("leases")).count();
+            let writes = self.product_writes_since(mark)?.len();
             if writes > seen && self.signal_leader(nix::sys::signal::Signal::SIGKILL).await.is_ok() {
                 (seen, killed) = (writes, killed + 1);
             }
@@ -74,7 +73,8 @@ impl Bed {
         Ok(std::fs::metadata(log).doing(|| format!("reading {}", log.display()))?.len())
     }
 
-    /// The audit events since a mark: every write, with what was written to objects of the product's group.
+    /// The audit events since a mark: every write, with what was written to objects of the product's group, and the
+    /// product's own reads.
     pub fn audited_since(&self, mark: u64) -> Result<Vec<Value>> {
         let log = &self.control_plane.audit_log;
         let read = || -> std::io::Result<String> {
@@ -89,13 +89,16 @@ impl Bed {
     }
 
     /// The product's own writes since a mark, as `verb resource/subresource name`, each with what it wrote
-    /// (null for what is not of the product's group).
+    /// (null for what is not of the product's group). Without its Lease and its Events.
     pub fn product_writes_since(&self, mark: u64) -> Result<Vec<(String, Value)>> {
-        let user = format!("system:serviceaccount:{NAMESPACE}:garage-holdfast");
         let events = self.audited_since(mark)?;
         Ok(events
             .into_iter()
-            .filter(|event| event["user"]["username"] == user.as_str())
+            .filter(is_products_own)
+            .filter(|event| {
+                !matches!(event["verb"].as_str(), Some("get" | "list" | "watch"))
+                    && !matches!(event["objectRef"]["resource"].as_str(), Some("leases" | "events"))
+            })
             .map(|mut event| {
                 let (verb, object) = (&event["verb"], &event["objectRef"]);
                 let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -106,4 +109,9 @@ impl Bed {
             })
             .collect())
     }
+}
+
+/// Whether an audit event is a request of the product itself.
+pub fn is_products_own(event: &Value) -> bool {
+    event["user"]["username"] == format!("system:serviceaccount:{NAMESPACE}:garage-holdfast").as_str()
 }

@@ -128,7 +128,7 @@ fn the_roles_cover_hold_and_refill_also_beside_another_operator() {
         for (resource, verb) in [
             ("nodes", "get"),
             ("nodes", "patch"),
-            ("garagenodes", "get"),
+            ("garagenodes", "list"),
             ("garagenodes", "patch"),
             ("garagenodes/status", "patch"),
             ("garageclusters", "get"),

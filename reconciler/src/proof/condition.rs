@@ -99,8 +99,9 @@ fn stalled(pass: &Pass<'_>, r: &Redundancy, errors: usize) -> Option<String> {
             "the number of blocks with resync errors grew within {minutes} minutes; node {node} lists some"
         ));
     }
-    // An undisturbed quiet period is no stall.
-    if errors > 0 || (pass.v.phase == Phase::Settling && pass.e.quiet_since.is_some()) {
+    // An undisturbed quiet period is no stall, before its end.
+    let quiet = pass.v.phase == Phase::Settling && pass.e.quiet_since.is_some();
+    if errors > 0 || (quiet && pass.notes.waits_for.is_none()) {
         return None;
     }
     // Every precondition, and every wait for another site, shows as Unknown: the time at which the
@@ -109,10 +110,18 @@ fn stalled(pass: &Pass<'_>, r: &Redundancy, errors: usize) -> Option<String> {
         Some(c) if c.status == "False" => c.since,
         _ => Some(pass.now),
     };
-    let since = [r.last_progress_at, pass.v.started_at, pass.v.phase_started_at, pass.e.pause_until, resumed]
-        .into_iter()
-        .flatten()
-        .max()?;
+    let quiet_end = pass.quiet_end().filter(|_| quiet);
+    let since = [
+        r.last_progress_at,
+        pass.v.started_at,
+        pass.v.phase_started_at,
+        pass.e.pause_until,
+        resumed,
+        quiet_end,
+    ]
+    .into_iter()
+    .flatten()
+    .max()?;
     (pass.now.seconds_since(since) >= pass.t.stalled).then(|| match &pass.notes.waits_for {
         Some(what) => format!("no progress for {minutes} minutes; {} waits for {what}", pass.stage_words()),
         None => format!("no progress for {minutes} minutes in {}", pass.stage_words()),

@@ -8,17 +8,19 @@ use holdfast_crds::status::{Evidence, Phase, Time};
 use super::facts::{Facts, NodeFacts};
 use super::turns::{Flow, Pass};
 
-/// What must not move during the quiet period.
+/// What a quiet observation showed of the remote storage nodes.
 ///
 /// The resync workers of local nodes are not among it: 0 errors are required of each, so a baseline of theirs could say
 /// nothing else, and 2048 zeroes (256 nodes with Garage's eight workers) would break the budget of section 6.
-struct Baselines {
-    /// Sum of the five sync workers' errors per remote storage node.
-    remote_sync: BTreeMap<String, i64>,
+struct Remote {
+    /// Sum of the five sync workers' errors of each: what must not move during the quiet period.
+    errors: BTreeMap<String, i64>,
+    /// One whose sync workers are not idle and empty.
+    busy: Option<NodeId>,
 }
 
 impl Pass<'_> {
-    /// Length of the quiet period, in seconds.
+    /// Length of the quiet period over the local nodes, in seconds.
     pub(super) fn quiet_period(&self) -> i64 {
         let spec = self.f.site.rpc_timeout.map_or(self.t.rpc_timeout, seconds_up);
         let longest = self
@@ -28,18 +30,24 @@ impl Pass<'_> {
             .map(|id| self.f.garage.rpc_timeouts.get(id).map_or(spec, |d| seconds_up(*d)))
             .max()
             .unwrap_or(spec);
-        let local = (2 * longest + self.t.quiet_margin).max(self.t.quiet_min);
-        if self.f.remote().next().is_some() { local + self.t.anti_entropy } else { local }
+        (2 * longest + self.t.quiet_margin).max(self.t.quiet_min)
     }
 
-    /// Its fixed end, while it runs.
+    /// What of the quiet period the remote storage nodes need for a pass of their own, in seconds (D9).
+    fn remote_interval(&self) -> i64 {
+        if self.f.remote().next().is_some() { self.t.anti_entropy } else { 0 }
+    }
+
+    /// Its end, while it runs, as far as it is known.
     pub(super) fn quiet_end(&self) -> Option<Time> {
-        self.e.quiet_since.map(|t| t.plus_seconds(self.quiet_period()))
+        let passed = self.e.quiet_since?.plus_seconds(self.remote_interval());
+        Some(self.e.remote_passes_seen_at.map_or(passed, |t| t.max(passed)).plus_seconds(self.quiet_period()))
     }
 
     /// A change restarts only the quiet period; nothing is launched again.
     pub(super) fn drop_quiet_period(&mut self) {
         self.e.quiet_since = None;
+        self.e.remote_passes_seen_at = None;
         self.e.resync_error_baselines = BTreeMap::new();
         if self.e.node_stage.is_none() {
             self.e.sync_error_baselines = BTreeMap::new();
@@ -56,13 +64,38 @@ impl Pass<'_> {
                 return Flow::Wait;
             }
         };
-        let unchanged = now.remote_sync == self.e.sync_error_baselines;
+        let waits_for = |id: NodeId| Some(format!("the table sync of remote storage node {}", id.short()));
+        let unchanged = now.errors == self.e.sync_error_baselines;
         match self.e.quiet_since.and_then(|t| self.elapsed_since(t)) {
-            Some(s) if unchanged && s >= self.quiet_period() => self.verified(),
-            Some(_) if unchanged => {}
+            Some(elapsed) if unchanged => {
+                if elapsed >= self.remote_interval() {
+                    // A pass of every remote node began in the meantime; idle now, it has ended.
+                    if now.busy.is_none() {
+                        self.e.remote_passes_seen_at.get_or_insert(self.now);
+                    }
+                    let Some(seen) = self.e.remote_passes_seen_at else {
+                        self.notes.waits_for = now.busy.and_then(waits_for);
+                        return Flow::Wait;
+                    };
+                    let quiet =
+                        if self.remote_interval() == 0 { elapsed } else { self.now.seconds_since(seen) };
+                    if quiet >= self.quiet_period() {
+                        match now.busy {
+                            None => self.verified(),
+                            Some(id) => self.notes.waits_for = waits_for(id),
+                        }
+                    }
+                }
+            }
+            // It begins when everybody is idle: a pass that runs already may have gone past what is missing here.
+            _ if now.busy.is_some() => {
+                self.drop_quiet_period();
+                self.notes.waits_for = now.busy.and_then(waits_for);
+            }
             _ => {
                 self.e.quiet_since = Some(self.now);
-                self.e.sync_error_baselines = now.remote_sync;
+                self.e.remote_passes_seen_at = None;
+                self.e.sync_error_baselines = now.errors;
             }
         }
         Flow::Wait
@@ -83,9 +116,12 @@ impl Pass<'_> {
     }
 }
 
-/// P14: whether every local node is quiet in this pass, and in a federation every other one in step.
+/// P14: whether every local node is quiet in this pass, and in a federation every other one up and answering.
 /// The error says who is not, in fixed words.
-fn quiet(f: &Facts<'_>, e: &Evidence) -> Result<Baselines, String> {
+///
+/// That a remote node's sync workers are busy is no disturbance: two of the five begin a pass every ten seconds
+/// and the others every ten minutes (FACTS 7), so that a period in which nobody is ever seen busy does not come.
+fn quiet(f: &Facts<'_>, e: &Evidence) -> Result<Remote, String> {
     for id in &f.local {
         let node = f.node(*id).filter(|n| n.up && n.reporting);
         let Some(node) = node else { return Err(format!("node {} to answer", id.short())) };
@@ -102,17 +138,17 @@ fn quiet(f: &Facts<'_>, e: &Evidence) -> Result<Baselines, String> {
         }
         return Err("every partition to have all its nodes up".to_owned());
     }
-    let mut remote_sync = BTreeMap::new();
+    let mut remote = Remote { errors: BTreeMap::new(), busy: None };
     for id in f.remote() {
-        let tables = f.workers(id).filter(|_| f.up(id)).and_then(|w| w.tables.as_ref());
-        match tables {
-            Some(tables) if tables.idle_and_empty => {
-                remote_sync.insert(id.to_string(), tables.errors.iter().sum());
-            }
-            _ => return Err(format!("remote storage node {} to answer with idle sync workers", id.short())),
+        let Some(tables) = f.workers(id).filter(|_| f.up(id)).and_then(|w| w.tables.as_ref()) else {
+            return Err(format!("remote storage node {} to answer with its sync workers", id.short()));
+        };
+        remote.errors.insert(id.to_string(), tables.errors.iter().sum());
+        if !tables.idle_and_empty {
+            remote.busy = remote.busy.or(Some(id));
         }
     }
-    Ok(Baselines { remote_sync })
+    Ok(remote)
 }
 
 fn quiet_node(id: NodeId, node: &NodeFacts, e: &Evidence) -> Result<(), String> {

@@ -287,11 +287,18 @@ fn kubeconfig(server: &str, ca: &Path, user: &str) -> String {
     )
 }
 
-/// Every write with what was written, so that a suite can count and read them; nothing of the reads.
+/// Every write with what was written, so that a suite can count and read them; of reads only those of the product,
+/// for the roles that they need.
 const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
+- level: Metadata
+  users: [\"system:serviceaccount:garage-holdfast:garage-holdfast\"]
+  verbs: [get, list, watch]
+- level: Metadata
+  users: [\"system:serviceaccount:garage-holdfast:garage-holdfast\"]
+  resources: [{group: coordination.k8s.io, resources: [leases]}, {group: events.k8s.io, resources: [events]}]
 - level: None
   resources: [{group: coordination.k8s.io, resources: [leases]}, {group: \"\", resources: [events]}]
 - level: Request

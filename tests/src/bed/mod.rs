@@ -193,6 +193,9 @@ impl Bed {
     }
 }
 
+/// `tests.image` of the chart's values.
+const KUBECTL_IMAGE: &str = "docker.io/alpine/kubectl:1.34.2";
+
 /// What can run in the bed: each Garage that is built, and the product as it was built last.
 fn images(options: &Options) -> Result<ImageTable> {
     let mut images = ImageTable::default();
@@ -206,7 +209,10 @@ fn images(options: &Options) -> Result<ImageTable> {
     if !options.real_times {
         image.env.push((SHORT_TIMES.to_owned(), "true".to_owned()));
     }
-    Ok(images.with(PRODUCT_IMAGE, image))
+    // What the chart's own test runs in: a shell, which every container of a bed has, and kubectl.
+    let kubectl = assets::control_plane("kubectl", assets::KUBERNETES)?;
+    let kubectl = Image::program(resolved(&kubectl)?, "/usr/local/bin/kubectl");
+    Ok(images.with(PRODUCT_IMAGE, image).with(KUBECTL_IMAGE, kubectl))
 }
 
 /// An asset may be a link to a binary that was there already.

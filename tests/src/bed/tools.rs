@@ -10,6 +10,17 @@ use tokio::process::Command;
 use crate::bed::{Bed, assets, beside_the_program, enter};
 use crate::error::{Doing as _, Error, Result};
 
+/// How a command ended and what it said.
+#[derive(Debug)]
+pub struct Said {
+    /// Its exit code; absent: a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
 impl Bed {
     /// Runs kubectl as the administrator and returns what it printed; fails when it does.
     pub async fn kubectl(&self, args: &[&str]) -> Result<String> {
@@ -70,6 +81,62 @@ impl Bed {
         };
         let text = std::fs::read_to_string(&said).doing(|| format!("reading {}", said.display()))?;
         Ok((code, text))
+    }
+
+    /// Runs `kubectl holdfast …`: kubectl finds the plugin on the PATH, beside the product. Its standard input is
+    /// empty and nothing is a terminal. Never fails by its exit code, which is what it says.
+    pub async fn plugin(&self, args: &[&str]) -> Result<Said> {
+        let output = self.plugin_command()?.args(args).stdin(Stdio::null()).kill_on_drop(true).output();
+        let output = output.await.doing(|| "running kubectl holdfast")?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(Said { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) })
+    }
+
+    /// The same on a terminal of 120 columns: all that it drew, escape sequences included, and its exit code.
+    pub async fn plugin_on_a_terminal(&self, args: &str, answer: &str) -> Result<Said> {
+        let kubectl = assets::control_plane("kubectl", assets::KUBERNETES)?;
+        let seen = self.root.join("terminal.txt");
+        let mut command = Command::new("script");
+        let plugin = self.plugin_command()?;
+        for (name, value) in plugin.as_std().get_envs() {
+            if let Some(value) = value {
+                command.env(name, value);
+            }
+        }
+        let line = format!("stty cols 120; exec '{}' holdfast {args}", kubectl.display());
+        let mut child = command
+            .args(["--quiet", "--flush", "--return", "--command", &line])
+            .arg(&seen)
+            .env("TERM", "xterm-256color")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .doing(|| "starting script")?;
+        if let Some(mut pipe) = child.stdin.take() {
+            pipe.write_all(answer.as_bytes()).await.doing(|| "answering the plugin")?;
+            // Open until it ends: for a terminal the end of input would be one key more.
+            let status = child.wait().await.doing(|| "running kubectl holdfast on a terminal")?;
+            drop(pipe);
+            let text = std::fs::read(&seen).doing(|| format!("reading {}", seen.display()))?;
+            return Ok(Said {
+                code: status.code(),
+                out: String::from_utf8_lossy(&text).into_owned(),
+                err: String::new(),
+            });
+        }
+        Err(Error::other("script has no standard input"))
+    }
+
+    fn plugin_command(&self) -> Result<Command> {
+        let kubectl = assets::control_plane("kubectl", assets::KUBERNETES)?;
+        let plugin = beside_the_program("kubectl-holdfast");
+        let folder = plugin.parent().unwrap_or(&plugin).display().to_string();
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = self.tool(&kubectl);
+        command.arg("holdfast").env("PATH", format!("{folder}:{path}"));
+        Ok(command)
     }
 
     /// Runs helm as the administrator and returns what it printed; fails when it does.

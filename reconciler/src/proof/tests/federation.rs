@@ -118,6 +118,55 @@ fn a_follower_yields_between_turns_and_a_writer_that_started_does_not() {
     }
 }
 
+/// Settles with a remote node that is seen at work in the passes that `busy` picks, for so many minutes.
+fn settles(minutes: usize, busy: impl Fn(usize) -> bool) -> (World, i64) {
+    let mut w = federated(SiteRole::Writer);
+    w.request("one");
+    until(&mut w, Phase::Settling, 200);
+    let begun = w.garage.now;
+    for pass in 0..minutes {
+        w.garage.advance(60);
+        if busy(pass) {
+            w.garage.ask_sync(2);
+        }
+        w.calm().unwrap();
+        if w.phase() == Phase::Verified {
+            break;
+        }
+    }
+    let took = w.garage.now - begun;
+    (w, took)
+}
+
+#[test]
+fn a_remote_node_that_compares_its_tables_now_and_then_holds_nothing_up() {
+    // FACTS 7: two of the five sync workers do so every ten seconds.
+    let (calm, undisturbed) = settles(60, |_| false);
+    assert_eq!(calm.phase(), Phase::Verified);
+    assert!(undisturbed >= 1390, "P14: {undisturbed} s");
+    for busy in [|pass: usize| pass % 2 == 0, |pass: usize| pass % 3 != 0] {
+        let (w, took) = settles(60, busy);
+        assert_eq!(w.phase(), Phase::Verified, "{}", message(&w));
+        assert!((undisturbed..=undisturbed + 240).contains(&took), "{took} s, undisturbed {undisturbed}");
+    }
+}
+
+#[test]
+fn a_remote_pass_that_never_ends_is_named_and_never_true() {
+    let (w, _) = settles(240, |_| true);
+    assert_eq!((w.phase(), w.reason()), (Phase::Settling, "Stalled"));
+    let words = format!("the table sync of remote storage node {}", identity(2).short());
+    assert!(message(&w).contains(&words), "{}", message(&w));
+}
+
+#[test]
+fn a_pass_that_began_before_and_ended_late_moves_the_end_of_the_quiet_period() {
+    // Busy from a minute after the begin until half an hour later: what it brings last is checked two RPC timeouts on.
+    let (w, took) = settles(120, |pass| (1..30).contains(&pass));
+    assert_eq!(w.phase(), Phase::Verified, "{}", message(&w));
+    assert!((30 * 60 + 670..=30 * 60 + 670 + 300).contains(&took), "{took} s");
+}
+
 #[test]
 fn two_followers_wait_different_times() {
     let t = Timings::default();
