@@ -10,6 +10,7 @@ pub mod bed;
 pub mod chart;
 pub mod demo;
 pub mod error;
+pub mod idle;
 pub mod load;
 pub mod network;
 pub mod product;

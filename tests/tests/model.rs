@@ -156,6 +156,8 @@ impl Pair {
         for _ in 0..pair.model.written {
             pair.write().await?;
         }
+        // The model begins settled: the check that each write queues, two RPC timeouts later, is over.
+        sleep(Duration::from_secs(4 * RPC_TIMEOUT.unsigned_abs())).await;
         for (x, (repairs, _)) in pair.real().await?.repairs {
             pair.earlier[x] = repairs;
         }
