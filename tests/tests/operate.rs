@@ -267,6 +267,9 @@ async fn every_permission_is_used_and_nothing_else_is_needed(bed: Arc<Bed>) -> T
         patch("garagecluster", &site.name, json!({"spec": change})).await?;
         tokio::time::sleep(Duration::from_secs(20)).await;
     }
+    // The old configuration goes when nobody mounts it any more, and Pods are replaced when they are deleted.
+    let pods = "garage.rajsingh.info/cluster=site-a";
+    bed.kubectl(&["-n", &site.namespace, "delete", "pods", "-l", pods, "--wait=false"]).await?;
     let excused: BTreeSet<Permission> =
         NOT_SEEN.iter().map(|(group, resource, verb)| Permission::new(group, resource, verb)).collect();
     let granted = bed.granted().await?;

@@ -109,7 +109,11 @@ fn reconcile(
         return None;
     }
     let want = &wanted.value;
+    let (selects, selector) = (&found["spec"]["selector"], &want["spec"]["selector"]);
     let same = covers(&found["spec"], &want["spec"])
+        // Flat in a Service, and one level deeper in a budget: one key too many, and it selects nothing.
+        && same_map(Some(selects), Some(selector))
+        && same_map(Some(&selects["matchLabels"]), Some(&selector["matchLabels"]))
         && covers(&found["metadata"]["labels"], &want["metadata"]["labels"])
         && want["metadata"]["annotations"].as_object().is_none_or(|map| {
             map.is_empty() || covers(&found["metadata"]["annotations"], &want["metadata"]["annotations"])

@@ -291,6 +291,29 @@ fn an_object_of_somebody_else_under_our_name_is_not_overwritten() {
     assert_eq!(world.get(Kind::Service, "site-a").unwrap()["spec"]["ports"][0]["port"], 80);
 }
 
+/// One key too many in a selector and nothing is selected any more.
+#[test]
+fn a_selector_that_somebody_narrowed_is_set_back() {
+    let mut world = site();
+    world.edit(Kind::GarageCluster, "site-a", |c| {
+        c["spec"]["storage"]["podDisruptionBudget"] = json!({"enabled": true});
+    });
+    world.settle();
+    let selector = |world: &World, kind, name| world.get(kind, name).unwrap()["spec"]["selector"].clone();
+    for (kind, name) in
+        [(Kind::Service, "site-a"), (Kind::Service, "site-a-headless"), (Kind::PodDisruptionBudget, "site-a")]
+    {
+        let before = selector(&world, kind, name);
+        world.edit(kind, name, |object| {
+            let selector = &mut object["spec"]["selector"];
+            let labels = if kind == Kind::Service { selector } else { &mut selector["matchLabels"] };
+            labels["astray"] = json!("yes");
+        });
+        world.settle();
+        assert_eq!(selector(&world, kind, name), before, "{kind:?} {name}");
+    }
+}
+
 #[test]
 fn a_retiring_claim_is_never_activated_again() {
     let mut world = site();
