@@ -100,6 +100,15 @@ pub struct ServeArgs {
     /// Form of the log.
     #[arg(long, env = "HOLDFAST_LOG_FORMAT", value_enum, default_value = "json")]
     pub log_format: LogFormat,
+    /// Collector of traces that takes OTLP over HTTP, such as http://collector.monitoring:4318; empty: no traces.
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_ENDPOINT",
+        value_name = "URL",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub otlp_endpoint: String,
     /// Shorten every waiting time of the proof and of the CA's rotation: for test beds, unsafe with data that matters.
     #[arg(long, env = "HOLDFAST_UNSAFE_SHORT_WAITS", hide = true, default_value_t = false, action = clap::ArgAction::Set)]
     pub unsafe_short_waits: bool,

@@ -5,6 +5,7 @@ mod commands;
 mod logging;
 mod metrics;
 mod serve;
+mod traces;
 
 use std::process::ExitCode;
 

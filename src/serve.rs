@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::{CertsSource, ServeArgs};
 use crate::metrics::Observable;
+use crate::traces::{Pod, Traces};
 use crate::{fail, logging};
 
 /// How long everything may take to end after the signal: below the chart's grace period of 30 s.
@@ -31,23 +32,34 @@ const SHUTDOWN: Duration = Duration::from_secs(25);
 
 /// Runs until a signal (success) or until a part ends (failure).
 pub fn main(args: Box<ServeArgs>) -> ExitCode {
-    if let Err(what) = logging::start(&args.log, args.log_format) {
-        return fail(what);
-    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(2).build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(format!("the runtime could not be started: {error}")),
     };
-    let result = runtime.block_on(serve(*args));
-    // A part that does not end (a blocking read) must not hold the process.
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    match result {
+    let pod = Pod { name: &args.pod_name, namespace: &args.pod_namespace };
+    let traces = match Traces::start(&args.otlp_endpoint, &pod, runtime.handle()) {
+        Ok(traces) => traces,
+        Err(what) => return fail(what),
+    };
+    if let Err(what) = logging::start(&args.log, args.log_format, traces.as_ref()) {
+        return fail(what);
+    }
+    if let Some(traces) = &traces {
+        tracing::info!(endpoint = traces.endpoint(), "traces are handed over");
+    }
+    let code = match runtime.block_on(serve(*args)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(what) => {
             tracing::error!("{what}");
             ExitCode::FAILURE
         }
+    };
+    if let Some(traces) = traces {
+        traces.finish();
     }
+    // A part that does not end (a blocking read) must not hold the process.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    code
 }
 
 /// The Kubernetes client: bounded connects, no hidden retries (each caller has a deadline of its own).

@@ -21,6 +21,7 @@ pub use garage::{CallFailure, GarageCalls};
 pub use object::{Kind, Object, PatchBuilder, Target, pointer};
 
 use crate::observe::{Layout, Role, StagedChange};
+use crate::spans;
 
 /// The field manager of every write, and the reporter of every event.
 pub const FIELD_MANAGER: &str = "garage-holdfast";
@@ -270,10 +271,13 @@ pub async fn perform<G: GarageCalls>(action: &Action, clients: &Clients<G>) -> O
             other => garage::perform(other, &clients.garage).await,
         }
     };
-    match tokio::time::timeout(DEADLINE, work).await {
+    let span = spans::write(action);
+    let outcome = match tokio::time::timeout(DEADLINE, work).await {
         Ok(outcome) => outcome,
         Err(_) => Outcome::Unknown(format!("no answer within {} s", DEADLINE.as_secs())),
-    }
+    };
+    spans::done(&span, &outcome);
+    outcome
 }
 
 /// Whether what is staged is exactly what is expected, in any order. A removal of an ID without a

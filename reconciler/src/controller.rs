@@ -16,12 +16,13 @@ use kube::runtime::controller::{Action as Requeue, Config, ReconcileReason, Reco
 use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::JoinSet;
+use tracing::Instrument as _;
 
 use crate::caches::{self, Wake, Wakes};
 use crate::garage::{Deadlines, Http};
 use crate::lease::Leadership;
 use crate::observe::kubernetes::Stores;
-use crate::{pool, proof};
+use crate::{pool, proof, spans};
 
 mod figures;
 mod metrics;
@@ -70,6 +71,18 @@ pub enum Error {
     /// Leadership ran out in the middle; nothing more was written.
     #[error("leadership is running out")]
     NotLeading,
+}
+
+impl Error {
+    /// The same in one word: the rest may quote what a server said.
+    const fn word(&self) -> &'static str {
+        match self {
+            Self::Read(_) => "not read",
+            Self::Load(_) => "not loaded",
+            Self::Status(_) => "status not written",
+            Self::NotLeading => "not leading",
+        }
+    }
 }
 
 /// What all passes share.
@@ -163,8 +176,14 @@ async fn reconcile_one(cluster: Arc<GarageCluster>, shared: Arc<Shared>) -> Resu
     let memory = shared.memory(&name);
     let mut memory = memory.lock().await;
     let started = tokio::time::Instant::now();
-    let result = pass::run(&cluster, &shared, &mut memory).await;
+    let span = spans::pass(name.namespace.as_deref(), &name.name);
+    let result = pass::run(&cluster, &shared, &mut memory).instrument(span.clone()).await;
     shared.metrics.pass(&name, started.elapsed(), result.is_ok());
+    match &result {
+        Ok(_) => span.record("result", "ok"),
+        Err(error) => span.record("result", error.word()).record("otel.status_code", "error"),
+    };
+    drop(span);
     match result {
         Ok(pass::Next::Gone) => {
             shared.forget(&name);

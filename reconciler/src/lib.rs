@@ -19,7 +19,10 @@ pub mod refill;
 pub mod service;
 #[cfg(any(test, feature = "simulation"))]
 pub mod sim;
+mod spans;
 pub mod status;
+
+pub use spans::SPANS;
 
 #[cfg(test)]
 mod testing;

@@ -11,9 +11,10 @@ use holdfast_crds::validate::{
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tracing::Span;
 
 use crate::lookup::Lookups;
-use crate::uid;
+use crate::{spans, uid};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -108,12 +109,14 @@ pub(crate) const fn kind_name(kind: Kind) -> &'static str {
     }
 }
 
-/// Judges the review in `body` and appends the answer to `out`. `None`: there is no `uid` to answer to.
+/// Judges the review in `body` and appends the answer to `out`; `span` is told whose it is. `None`: there is no `uid` to
+/// answer to.
 pub(crate) async fn answer(
     kind: Kind,
     body: &[u8],
     lookups: &dyn Lookups,
     out: &mut Vec<u8>,
+    span: &Span,
 ) -> Option<Judged> {
     let review = std::str::from_utf8(body).ok().and_then(|text| {
         serde_json::from_str::<Review<'_>>(text).map_err(|e| Unreadable::from_json("the review", &e)).into()
@@ -133,6 +136,8 @@ pub(crate) async fn answer(
         && review.kind.as_deref() == Some("AdmissionReview");
     let request = review.request?;
     let uid = request.uid.as_deref().filter(|uid| !uid.is_empty())?;
+    let cluster = (kind == Kind::GarageCluster).then_some(request.name.as_deref()).flatten();
+    spans::whose(span, request.namespace.as_deref(), cluster);
     let judged = if typed { read(kind, &request) } else { Err(BadReview::Version) };
     let judged = match judged {
         Ok(judged) => judged,
@@ -319,7 +324,7 @@ mod tests {
     fn judge(body: &[u8]) -> Option<Value> {
         let mut out = Vec::new();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let judged = runtime.block_on(answer(Kind::GarageCluster, body, &NoLookups, &mut out));
+        let judged = runtime.block_on(answer(Kind::GarageCluster, body, &NoLookups, &mut out, &Span::none()));
         assert_eq!(judged.is_none(), out.is_empty());
         judged.map(|_| serde_json::from_slice(&out).expect("the answer is JSON"))
     }

@@ -59,6 +59,7 @@ mod lookup;
 mod metrics;
 mod route;
 mod server;
+mod spans;
 mod uid;
 
 pub use admission::NoLookups;
@@ -67,3 +68,4 @@ pub use config::Config;
 pub use lookup::{KubeLookups, Lookups, member};
 pub use route::{CLUSTER_PATH, CONVERT_PATH, NODE_PATH};
 pub use server::{Error, Readiness, Server, serve};
+pub use spans::SPANS;

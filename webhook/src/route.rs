@@ -8,13 +8,14 @@ use holdfast_crds::validate::Kind;
 use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
+use tracing::Span;
 
 use crate::body::{self, Answer, BodyError, Held};
 use crate::connection::InFlight;
 use crate::limits::Share;
 use crate::metrics::{RequestLabels, RouteLabel, VerdictLabels};
 use crate::server::Shared;
-use crate::{admission, conversion};
+use crate::{admission, conversion, spans};
 
 /// Path of the conversion route.
 pub const CONVERT_PATH: &str = "/convert";
@@ -106,6 +107,9 @@ impl Refused {
     }
 }
 
+/// Results of an answered review that are nobody's decision.
+const FAULTS: [&str; 3] = ["undecided", "unreadable", "failed"];
+
 /// Answers one request.
 pub(crate) async fn handle(
     request: Request<Incoming>,
@@ -116,8 +120,9 @@ pub(crate) async fn handle(
     let route = Route::of(request.uri().path());
     let version = request.version();
     let name = route.map_or("other", Route::name);
+    let span = spans::request(name);
     let outcome = match route {
-        Some(route) => serve(route, request, shared).await,
+        Some(route) => serve(route, request, shared, &span).await,
         None => Err(Refused::NotFound),
     };
     let (mut response, result) = match outcome {
@@ -130,6 +135,7 @@ pub(crate) async fn handle(
             (refusal(refused, version), refused.result())
         }
     };
+    spans::ended(&span, result, !response.status().is_success() || FAULTS.contains(&result));
     response.body_mut().hold(Held::InFlight(in_flight));
     shared.metrics.requests.get_or_create(&RequestLabels { route: name, result }).inc();
     shared.metrics.duration.get_or_create(&RouteLabel { route: name }).observe(begun.elapsed().as_secs_f64());
@@ -163,6 +169,7 @@ async fn serve(
     route: Route,
     request: Request<Incoming>,
     shared: &Arc<Shared>,
+    span: &Span,
 ) -> Result<(Response<Answer>, &'static str), Refused> {
     if request.method() != Method::POST {
         return Err(Refused::Method);
@@ -193,8 +200,8 @@ async fn serve(
             return Err(Refused::NoBody);
         }
         match route {
-            Route::Validate(kind) => validate(kind, &body, shared).await,
-            Route::Convert => convert(body, shared).await,
+            Route::Validate(kind) => validate(kind, &body, shared, span).await,
+            Route::Convert => convert(body, shared, span).await,
         }
     };
     let (bytes, result) = match tokio::time::timeout(deadline, work).await {
@@ -213,17 +220,25 @@ fn answer(bytes: Vec<u8>, share: Share, permit: tokio::sync::OwnedSemaphorePermi
     response
 }
 
-async fn validate(kind: Kind, body: &[u8], shared: &Shared) -> Result<(Vec<u8>, &'static str), Refused> {
+async fn validate(
+    kind: Kind,
+    body: &[u8],
+    shared: &Shared,
+    span: &Span,
+) -> Result<(Vec<u8>, &'static str), Refused> {
     let mut out = Vec::with_capacity(512);
-    let judged = admission::answer(kind, body, &*shared.lookups, &mut out).await.ok_or(Refused::NoUid)?;
+    let judged = admission::answer(kind, body, &*shared.lookups, &mut out, span).await;
+    let judged = judged.ok_or(Refused::NoUid)?;
+    span.record("verdict", judged.verdict).record("rule", judged.rule);
     let labels =
         VerdictLabels { kind: admission::kind_name(kind), verdict: judged.verdict, rule: judged.rule };
     shared.metrics.verdicts.get_or_create(&labels).inc();
     Ok((out, judged.verdict))
 }
 
-async fn convert(body: Bytes, shared: &Shared) -> Result<(Vec<u8>, &'static str), Refused> {
+async fn convert(body: Bytes, shared: &Shared, span: &Span) -> Result<(Vec<u8>, &'static str), Refused> {
     let converted = conversion::answer(body).await.ok_or(Refused::NoUid)?;
+    span.record("objects", converted.objects);
     #[expect(clippy::cast_precision_loss, reason = "a count of objects")]
     shared.metrics.converted.observe(converted.objects as f64);
     Ok((converted.bytes, converted.result))

@@ -19,6 +19,7 @@ use crate::act::RepairKind;
 use crate::observe::{
     BlockError, Health, History, Layout, LayoutParameters, NodeState, Silence, StagedChange, Worker,
 };
+use crate::spans;
 
 pub use super::wire::NodeInfo;
 
@@ -241,7 +242,7 @@ impl Client {
     /// where given: most sites leave the page open, and the admin token is not for it.
     pub async fn failed_table_syncs(&self, token: Option<&Secret>) -> Result<u64, Error> {
         let url = format!("http://{}/metrics", self.address);
-        let body = self.send(Method::GET, url, None, token, self.http.deadlines.read).await?;
+        let body = self.send("metrics", Method::GET, url, None, token, self.http.deadlines.read).await?;
         let page = std::str::from_utf8(&body).map_err(|_| Error::Malformed)?;
         metrics::failed_table_syncs(page).ok_or(Error::Malformed)
     }
@@ -353,11 +354,14 @@ impl Client {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let body = body.map(serde_json::to_vec).transpose().map_err(|_| Error::Malformed)?;
         let url = format!("http://{}/v2/{call}", self.address);
-        self.send(method, url, body, Some(&self.token), deadline).await
+        let endpoint = call.split_once('?').map_or(call, |(endpoint, _)| endpoint);
+        self.send(endpoint, method, url, body, Some(&self.token), deadline).await
     }
 
+    /// `endpoint` is the call's name, for its span.
     async fn send(
         &self,
+        endpoint: &str,
         method: Method,
         url: String,
         body: Option<Vec<u8>>,
@@ -374,9 +378,12 @@ impl Client {
         if let Some(body) = body {
             request = request.header(header::CONTENT_TYPE, "application/json").body(body);
         }
+        let span = spans::admin_call(endpoint);
         // The deadline is around everything, the last byte of the body included: an answer that drips in
         // is no answer.
-        tokio::time::timeout(deadline, answer(request)).await.unwrap_or(Err(Error::Timeout))
+        let answer = tokio::time::timeout(deadline, answer(request)).await.unwrap_or(Err(Error::Timeout));
+        spans::answered(&span, &answer);
+        answer
     }
 }
 
