@@ -26,6 +26,7 @@ const MATRIX: &[&[&str]] = &[
     &[
         "topologySpreadConstraints=[{\"maxSkew\": 1, \"topologyKey\": \"zone\", \"whenUnsatisfiable\": \"DoNotSchedule\"}]",
     ],
+    &["tracing.otlpEndpoint=\"http://collector.monitoring:4318\""],
     &["affinity={\"nodeAffinity\": {}}", "priorityClassName=\"high\"", "podLabels={\"a\": \"b\"}"],
 ];
 
@@ -189,6 +190,26 @@ fn what_is_opt_in_is_absent_by_default() {
 }
 
 #[test]
+fn a_collector_of_traces_is_told_to_the_pods_and_nothing_keeps_them_from_it() {
+    for (endpoint, told) in [
+        ("", None),
+        ("http://collector.monitoring:4318", Some("http://collector.monitoring:4318")),
+        ("https://collector.example/otlp", Some("https://collector.example/otlp")),
+    ] {
+        let set = format!("tracing.otlpEndpoint={endpoint:?}");
+        let Some(rendered) = helm(&[set.as_str(), "networkPolicy.enabled=true"]) else { return };
+        let documents = rendered.unwrap();
+        let deployment = of_kind(&documents, "Deployment")[0];
+        let environment = deployment["spec"]["template"]["spec"]["containers"][0]["env"].as_array().unwrap();
+        let named = environment.iter().find(|env| env["name"] == "OTEL_EXPORTER_OTLP_ENDPOINT");
+        assert_eq!(named.and_then(|env| env["value"].as_str()), told);
+        // A policy that limited egress would have to let them through.
+        let policy = &of_kind(&documents, "NetworkPolicy")[0]["spec"];
+        assert_eq!(policy["policyTypes"], serde_json::json!(["Ingress"]));
+    }
+}
+
+#[test]
 fn the_schema_refuses_what_it_does_not_know_and_names_the_path() {
     for (value, path) in [
         ("replicas=0", "replicas"),
@@ -202,6 +223,10 @@ fn the_schema_refuses_what_it_does_not_know_and_names_the_path() {
         ("networkPolicy.metricsFrom=\"all\"", "metricsFrom"),
         ("imagee={}", "imagee"),
         ("log.colour=true", "colour"),
+        ("tracing.otlpEndpoint=\"collector:4318\"", "otlpEndpoint"),
+        ("tracing.otlpEndpoint=\"grpc://collector:4317\"", "otlpEndpoint"),
+        ("tracing.otlpEndpoint=\"http://u:p@collector:4318\"", "otlpEndpoint"),
+        ("tracing.otlpEndpoint=\"http://collector:4318?x\"", "otlpEndpoint"),
     ] {
         let Some(rendered) = helm(&[value]) else { return };
         let error = rendered.expect_err(value);
