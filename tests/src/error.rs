@@ -24,6 +24,14 @@ pub enum Error {
         /// The client's answer.
         source: Box<kube::Error>,
     },
+    /// A call by HTTP failed.
+    #[error("{doing}: {source}")]
+    Http {
+        /// What was being done.
+        doing: String,
+        /// The client's answer.
+        source: reqwest::Error,
+    },
     /// A command ended with an error.
     #[error("{command}: {status}: {stderr}")]
     Command {
@@ -80,5 +88,11 @@ impl<T> Doing<T> for nix::Result<T> {
 impl<T> Doing<T> for kube::Result<T> {
     fn doing<S: Into<String>>(self, what: impl FnOnce() -> S) -> Result<T> {
         self.map_err(|source| Error::Kube { doing: what().into(), source: Box::new(source) })
+    }
+}
+
+impl<T> Doing<T> for reqwest::Result<T> {
+    fn doing<S: Into<String>>(self, what: impl FnOnce() -> S) -> Result<T> {
+        self.map_err(|source| Error::Http { doing: what().into(), source })
     }
 }

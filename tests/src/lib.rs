@@ -21,6 +21,7 @@ pub mod secrets;
 pub mod service;
 pub mod site;
 pub mod soak;
+pub mod stand_in;
 pub mod suite;
 pub mod webhook_client;
 
