@@ -65,14 +65,16 @@ say() { printf '%s assets: %s\n' "$(date +%H:%M:%S)" "$*"; }
 # Rough minutes on two cores, only for the remaining time that is shown.
 declare -A minutes=()
 todo=()
-plan() { [ -e "$root/$1/.whole" ] || { todo+=("$1"); minutes[$1]=$2; }; }
+# there NAME: Prometheus' asset had promtool alone once.
+there() { [ -e "$root/$1/.whole" ] && { [[ $1 != prometheus-* ]] || [ -x "$root/$1/prometheus" ]; }; }
+plan() { there "$1" || { todo+=("$1"); minutes[$1]=$2; }; }
 plan "controlplane-$kube_version" 7
 for v in $garage_versions; do plan "garage-$v" 6; done
-plan "prometheus-$prometheus_version" 3
+plan "prometheus-$prometheus_version" 5
 for crate in "${!crates[@]}"; do plan "$crate-${crates[$crate]}" 2; done
 [ "${1:-}" = oldest ] && plan "controlplane-$oldest_version" 5
 
-remaining() { local sum=0 a; for a in "${todo[@]}"; do [ -e "$root/$a/.whole" ] || sum=$((sum + minutes[$a])); done; echo "$sum"; }
+remaining() { local sum=0 a; for a in "${todo[@]}"; do there "$a" || sum=$((sum + minutes[$a])); done; echo "$sum"; }
 
 # begin NAME -> prints the folder to build in
 begin() { local d="$root/.building-$1-$$"; rm -rf "$d"; mkdir -p "$d"; echo "$d"; }
@@ -131,12 +133,18 @@ controlplane() { # controlplane VERSION MODULE-DIR BINARY...
 }
 
 prometheus() {
-  local out; out=$(begin "prometheus-$prometheus_version")
-  say "building promtool $prometheus_version"
-  # Without the service discoveries of clouds, which are most of it.
-  run_ticking "prometheus-$prometheus_version" go_build "$here/prometheus" "$out" \
-    github.com/prometheus/prometheus/cmd/promtool promtool "" remove_all_sd
-  whole "prometheus-$prometheus_version" "$out"
+  local asset=prometheus-$prometheus_version out name; out=$(begin "$asset")
+  for name in promtool prometheus; do
+    # What is there already is kept: a test may run it now.
+    if [ -e "$root/$asset/.whole" ] && [ -x "$root/$asset/$name" ]; then continue; fi
+    say "building $name $prometheus_version"
+    # Without the service discoveries of clouds, which are most of it, and without the pages for browsers.
+    run_ticking "$asset" go_build "$here/prometheus" "$out" "github.com/prometheus/prometheus/cmd/$name" "$name" "" remove_all_sd
+  done
+  if [ ! -e "$root/$asset/.whole" ]; then whole "$asset" "$out"; return; fi
+  mv "$out"/* "$root/$asset/"
+  rmdir "$out"
+  say "$asset is ready"
 }
 
 # The crate's binary of the same name, in OUT. The environment of an outer cargo must not leak in.

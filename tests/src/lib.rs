@@ -14,6 +14,7 @@ pub mod idle;
 pub mod load;
 pub mod network;
 pub mod product;
+pub mod prometheus;
 pub mod proxy;
 pub mod repairs;
 pub mod roles;

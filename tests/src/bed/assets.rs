@@ -10,7 +10,7 @@ pub const KUBERNETES: &str = "1.37.2";
 pub const OLDEST_KUBERNETES: &str = "1.34.4";
 /// The Garage that the bed runs if nothing else is said.
 pub const GARAGE: &str = "2.5.0";
-/// The Prometheus whose promtool judges the chart's alerts.
+/// The Prometheus that runs the chart's queries, and whose promtool judges its alerts.
 pub const PROMETHEUS: &str = "3.13.5";
 /// The mdBook that builds the documentation.
 pub const MDBOOK: &str = "0.5.4";
@@ -37,7 +37,7 @@ pub fn garage(version: &str) -> Result<PathBuf> {
     whole(&format!("garage-{version}"), "garage")
 }
 
-/// A binary of Prometheus: `promtool`.
+/// A binary of Prometheus: `promtool` or `prometheus`.
 pub fn prometheus(binary: &str) -> Result<PathBuf> {
     whole(&format!("prometheus-{PROMETHEUS}"), binary)
 }
