@@ -190,13 +190,14 @@ impl Collector {
             return;
         }
         let endpoint = &self.endpoint;
-        match fault {
-            Some(why) => tracing::warn!(
+        if let Some(why) = fault {
+            tracing::warn!(
                 endpoint,
                 why,
                 "the collector does not take our spans; they are dropped until it does; nothing else is affected"
-            ),
-            None => tracing::info!(endpoint, "the collector takes our spans"),
+            );
+        } else {
+            tracing::info!(endpoint, "the collector takes our spans");
         }
     }
 }
