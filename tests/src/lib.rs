@@ -16,6 +16,7 @@ pub mod network;
 pub mod product;
 pub mod prometheus;
 pub mod proxy;
+pub mod queries;
 pub mod repairs;
 pub mod roles;
 pub mod secrets;

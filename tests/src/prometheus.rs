@@ -14,9 +14,9 @@ use crate::error::{Doing as _, Error, Result};
 use crate::stand_in::free_port;
 
 /// How often it scrapes: a rate over minutes has a value after two scrapes.
-const INTERVAL: &str = "500ms";
+const INTERVAL: &str = "2s";
 /// How long it may take to start, and to scrape every target twice.
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_secs(120);
 
 /// A page to scrape, plain HTTP.
 #[derive(Debug, Clone)]

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +12,15 @@ use std::time::Duration;
 use holdfast_tests::Error;
 use holdfast_tests::bed::{self, Bed, assets};
 use holdfast_tests::product::NAMESPACE;
+use holdfast_tests::prometheus::{Prometheus, Target};
+use holdfast_tests::queries::{Query, of_dashboard, of_documentation};
 use holdfast_tests::roles::Permission;
 use holdfast_tests::site::{Site, condition};
 use holdfast_tests::suite::{self, TestResult};
 use holdfast_tests::test;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::ListParams;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -30,6 +36,7 @@ fn main() -> ExitCode {
             test!(the_chart_installs_with_its_defaults_and_its_own_test_passes),
             test!(the_plugin_shows_and_proves_a_site),
             test!(a_disk_is_swapped_with_nothing_but_the_plugin),
+            test!(the_dashboard_and_the_documentation_find_what_they_look_for_on_the_site),
             test!(an_upgrade_and_a_rollback_start_no_repair_and_void_nothing),
             test!(every_permission_is_used_and_nothing_else_is_needed),
             // Last: its roles are taken away while it still runs.
@@ -148,6 +155,35 @@ async fn a_disk_is_swapped_with_nothing_but_the_plugin(bed: Arc<Bed>) -> TestRes
 
     plugin(&bed, "verify -n objects site-a", 0).await?;
     says(&plugin(&bed, "wait -n objects site-a --timeout 15m", 0).await?, &["Verified"]);
+    Ok(())
+}
+
+async fn the_dashboard_and_the_documentation_find_what_they_look_for_on_the_site(
+    bed: Arc<Bed>,
+) -> TestResult {
+    let site = site();
+    let pods: Api<Pod> = Api::namespaced(bed.client.clone(), NAMESPACE);
+    let ours = ListParams::default().labels("app.kubernetes.io/name=garage-holdfast");
+    let addresses = pods.list(&ours).await?.into_iter().filter_map(|pod| pod.status?.pod_ip?.parse().ok());
+    let mut targets: Vec<Target> =
+        addresses.map(|ip| Target::new("garage-holdfast", SocketAddr::new(ip, 8080))).collect();
+    assert_eq!(targets.len(), 2);
+    for member in site.members(&bed).await? {
+        targets.push(Target { token: Some(site.token.clone()), ..Target::new("garage", member.admin()) });
+    }
+    let prometheus = Prometheus::start(&targets, None).await?.unwrap();
+    let there = prometheus.names().await?;
+    let mut asked = 0;
+    for Query { place, expression, finds } in of_dashboard().into_iter().chain(of_documentation()) {
+        let found = prometheus.query(&expression).await.map_err(|error| format!("{place}: {error}"))?;
+        let names = prometheus.selected(&expression).await?;
+        // What counts something that never happened here has no series yet.
+        if finds && names.is_subset(&there) {
+            assert!(!found.is_empty(), "{place}: {expression} finds nothing");
+            asked += 1;
+        }
+    }
+    assert!(asked > 15, "only {asked} queries have all of their metrics: {there:?}");
     Ok(())
 }
 
