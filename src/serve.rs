@@ -142,7 +142,9 @@ async fn serve(args: ServeArgs) -> Result<(), String> {
         .map(|namespace| caches::watch_garage_nodes(&client, namespace, &mut watches, None))
         .collect::<Vec<_>>();
     let lookups = Arc::new(KubeLookups::new(client.clone(), garage_nodes, Duration::from_secs(2)));
-    let server = Server::bind(Config::new(args.webhook_listen), CertSlot::new(slot), lookups, &mut registry)
+    let mut config = Config::new(args.webhook_listen);
+    config.max_connections = config.max_connections.min(connections(descriptors()));
+    let server = Server::bind(config, CertSlot::new(slot), lookups, &mut registry)
         .map_err(|error| error.to_string())?;
     let readiness = server.readiness();
     let drained = shutdown.clone();
@@ -188,6 +190,29 @@ async fn serve(args: ServeArgs) -> Result<(), String> {
 
     tracing::info!(version = env!("CARGO_PKG_VERSION"), webhooks = %args.webhook_listen, metrics = %args.metrics_listen, "started");
     supervise(parts, endless, watches, shutdown).await
+}
+
+/// How many file descriptors this process may have, once it was allowed as many as it may be. Containers often begin
+/// with 1,024, fewer than the webhooks' connections alone.
+fn descriptors() -> u64 {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    /// More than all of this process needs, and no table of millions for the kernel.
+    const ENOUGH: u64 = 16 << 10;
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 1024 };
+    let wanted = hard.min(ENOUGH);
+    if wanted > soft {
+        match setrlimit(Resource::RLIMIT_NOFILE, wanted, hard) {
+            Ok(()) => return wanted,
+            Err(error) => tracing::warn!(%error, soft, "the limit of file descriptors could not be raised"),
+        }
+    }
+    soft
+}
+
+/// How many of them the webhooks' connections may take: whoever floods them must not keep the reconciler from the API
+/// server and from Garage.
+fn connections(descriptors: u64) -> usize {
+    usize::try_from(descriptors / 2).unwrap_or(usize::MAX)
 }
 
 /// Waits for a signal, or for the first part that ends; then lets the others finish.
@@ -274,6 +299,14 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+
+    #[test]
+    fn the_webhooks_leave_half_of_the_file_descriptors_to_the_reconciler() {
+        assert_eq!(connections(1024), 512);
+        let raised = descriptors();
+        assert!(raised >= 1024, "{raised}");
+        assert_eq!(raised, descriptors(), "once raised it stays");
+    }
 
     /// Every series name that this process can show.
     fn names() -> BTreeSet<String> {

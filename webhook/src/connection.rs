@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
 use tokio::io::BufWriter;
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -25,12 +26,23 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 /// What of an answer is gathered before it is encrypted.
 const WRITE_BUFFER: usize = 64 << 10;
 
+/// Streams of HTTP/2 that a connection may have open at once.
+const STREAMS: u32 = 250;
+
+/// By so many more than were answered a connection may cancel requests that were begun. Whoever cancels a few because
+/// they took too long goes on; who opens streams only to reset them is sent away. (What is reset before it was begun is
+/// counted by h2 itself.)
+const CANCELLED: u64 = 2 * STREAMS as u64;
+
 /// What a connection is doing, for its watchdog.
 #[derive(Debug)]
 pub(crate) struct Activity {
     since: Instant,
     in_flight: AtomicUsize,
     requests: AtomicU64,
+    /// Requests that were cancelled before their answer, less those that were answered since.
+    cancelled: AtomicU64,
+    only_cancels: Notify,
     last: Mutex<Instant>,
 }
 
@@ -41,6 +53,8 @@ impl Activity {
             since: now,
             in_flight: AtomicUsize::new(0),
             requests: AtomicU64::new(0),
+            cancelled: AtomicU64::new(0),
+            only_cancels: Notify::new(),
             last: Mutex::new(now),
         }
     }
@@ -65,21 +79,36 @@ impl Activity {
 
 /// A request in flight; it ends when its answer is handed over or the connection is gone.
 #[derive(Debug)]
-pub(crate) struct InFlight(Arc<Activity>);
+pub(crate) struct InFlight {
+    activity: Arc<Activity>,
+    answered: AtomicBool,
+}
 
 impl InFlight {
     fn begin(activity: &Arc<Activity>) -> Arc<Self> {
         activity.in_flight.fetch_add(1, Ordering::Relaxed);
         activity.requests.fetch_add(1, Ordering::Relaxed);
         activity.touch();
-        Arc::new(Self(activity.clone()))
+        Arc::new(Self { activity: activity.clone(), answered: AtomicBool::new(false) })
+    }
+
+    /// There is an answer: whoever goes away now has not cancelled it.
+    pub(crate) fn answered(&self) {
+        self.answered.store(true, Ordering::Relaxed);
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.0.touch();
+        let Self { activity, answered } = self;
+        activity.in_flight.fetch_sub(1, Ordering::Relaxed);
+        activity.touch();
+        if *answered.get_mut() {
+            let less = |n: u64| n.checked_sub(1);
+            let _ = activity.cancelled.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        } else if activity.cancelled.fetch_add(1, Ordering::Relaxed) >= CANCELLED {
+            activity.only_cancels.notify_one();
+        }
     }
 }
 
@@ -135,7 +164,7 @@ pub(crate) async fn serve(
             .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_concurrent_streams(250)
+            .max_concurrent_streams(STREAMS)
             .max_header_list_size(32 << 10)
             .keep_alive_interval(Duration::from_secs(30))
             .keep_alive_timeout(Duration::from_secs(10))
@@ -175,6 +204,11 @@ async fn drive<C>(
                 if let Err(error) = result {
                     tracing::debug!(%peer, %error, "a connection broke");
                 }
+                return;
+            }
+            () = activity.only_cancels.notified() => {
+                shared.metrics.connection("only_cancels");
+                tracing::info!(%peer, "a connection that only cancels its requests is dropped");
                 return;
             }
             () = closing.cancelled(), if !leaving => {

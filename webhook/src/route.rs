@@ -136,6 +136,7 @@ pub(crate) async fn handle(
         }
     };
     spans::ended(&span, result, !response.status().is_success() || FAULTS.contains(&result));
+    in_flight.answered();
     response.body_mut().hold(Held::InFlight(in_flight));
     shared.metrics.requests.get_or_create(&RequestLabels { route: name, result }).inc();
     shared.metrics.duration.get_or_create(&RouteLabel { route: name }).observe(begun.elapsed().as_secs_f64());

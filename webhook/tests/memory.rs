@@ -5,100 +5,21 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use common::{CLUSTER, CONVERT, Cert, Facts, cluster, members, update};
-use holdfast_webhook::{CertSlot, Config, Server};
+use common::process::{self, Process};
+use common::{CLUSTER, CONVERT, cluster, update};
 use http_body_util::{BodyExt, Full};
-use hyper_util::rt::TokioIo;
-use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 
-const AS_SERVER: &str = "HOLDFAST_MEMORY_SERVER";
 const MEBIBYTE: u64 = 1 << 20;
-
-/// This very program as a server, in a process of its own. Ends with the test.
-struct Process {
-    child: Child,
-    address: SocketAddr,
-    tls: Arc<rustls::ClientConfig>,
-}
-
-impl Process {
-    fn start() -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "serves_for_the_other_tests", "--ignored", "--nocapture"])
-            .env(AS_SERVER, "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line =
-            lines.find_map(|line| line.unwrap().split_once("listens ").map(|(_, l)| l.to_owned())).unwrap();
-        let (address, der) = line.split_once(' ').unwrap();
-        let der: Vec<u8> =
-            (0..der.len() / 2).map(|i| u8::from_str_radix(&der[2 * i..2 * i + 2], 16).unwrap()).collect();
-        let cert = Cert { der: CertificateDer::from(der), ..common::certificate() };
-        let tls = Arc::new(common::client_config(&[&cert], &["http/1.1"]));
-        Self { child, address: address.parse().unwrap(), tls }
-    }
-
-    /// A line of `/proc/PID/status` in bytes.
-    fn memory(&self, name: &str) -> u64 {
-        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-        line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
-    }
-
-    async fn connect(&self) -> TlsStream<TcpStream> {
-        let stream = TcpStream::connect(self.address).await.unwrap();
-        let connector = tokio_rustls::TlsConnector::from(self.tls.clone());
-        connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap()
-    }
-
-    async fn keep(&self) -> hyper::client::conn::http1::SendRequest<Full<Bytes>> {
-        let io = TokioIo::new(self.connect().await);
-        let (sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
-        tokio::spawn(connection);
-        sender
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 #[test]
 #[ignore = "the server of the other tests: they start it themselves"]
 fn serves_for_the_other_tests() {
-    if std::env::var_os(AS_SERVER).is_none() {
-        return;
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async {
-        let cert = common::certificate();
-        let slot = Arc::new(arc_swap::ArcSwapOption::from(Some(cert.key)));
-        let facts = Arc::new(Facts::default());
-        *facts.members.lock().unwrap() = members();
-        let mut registry = prometheus_client::registry::Registry::default();
-        let config = Config::new(([127, 0, 0, 1], 0).into());
-        let server = Server::bind(config, CertSlot::new(slot), facts, &mut registry).unwrap();
-        let der: Vec<String> = cert.der.iter().map(|b| format!("{b:02x}")).collect();
-        println!("listens {} {}", server.local_addr(), der.concat());
-        server.run(tokio_util::sync::CancellationToken::new()).await.unwrap();
-    });
+    process::serve();
 }
 
 fn list(objects: usize, desired: &str) -> Bytes {
@@ -131,7 +52,7 @@ async fn load(process: &Process, until: Instant) -> usize {
             answer.into_body().collect().await.unwrap();
         }
         // One that goes away in the midst of a request.
-        let mut broken = process.connect().await;
+        let mut broken = process.connect(&["http/1.1"]).await;
         let head = format!(
             "POST {CONVERT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             good[0].len()
@@ -166,7 +87,7 @@ async fn memory_is_flat_over_a_run_of_conversions_and_reviews() {
 
 /// 100 MB in pieces, without saying so before.
 async fn send_a_hundred_megabytes(process: &Process, path: &str) -> String {
-    let mut stream = process.connect().await;
+    let mut stream = process.connect(&["http/1.1"]).await;
     let head = format!(
         "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     );

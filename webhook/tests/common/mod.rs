@@ -8,6 +8,8 @@
     missing_docs
 )]
 
+pub mod process;
+
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
