@@ -1,5 +1,6 @@
 //! The queries that the chart's dashboard, the alerts and the documentation ask Prometheus.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+// What they read is part of this checkout; a test that finds it broken has found what it looks for.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::missing_panics_doc)]
 
 use serde_json::Value;
 
