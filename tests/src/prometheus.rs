@@ -206,8 +206,10 @@ impl Drop for Prometheus {
 
 fn job(target: &Target) -> Value {
     let mut job = json!({
-        "job_name": target.job, "honor_labels": true, "metrics_path": target.path,
-        "static_configs": [{"targets": [target.address.to_string()]}],
+        // Several targets of one job have configurations of their own, whose names must differ.
+        "job_name": format!("{}-{}", target.job, target.address),
+        "honor_labels": true, "metrics_path": target.path,
+        "static_configs": [{"targets": [target.address.to_string()], "labels": {"job": target.job}}],
     });
     if let Some(token) = &target.token {
         job["authorization"] = json!({ "credentials": token });
