@@ -31,6 +31,10 @@ enum Bug {
     TrustsVanishedPods,
     /// Garage's view is not asked.
     IgnoresGarage,
+    /// What was announced is done, whatever happened since.
+    ActsOnAnOldGate,
+    /// A label that came back is removed again, whatever became of the others.
+    IgnoresTheRest,
 }
 
 /// `status.nodeLocalService` as it is stored.
@@ -146,6 +150,8 @@ impl Hold {
         let pods = world.pod.is_some();
         let trusts = self.bug == Bug::TrustsVanishedPods;
         let since = if self.bug == Bug::TrustsTheFirstHeartbeat { -100 } else { world.ready_since };
+        let announced = world.service().is_some_and(|service| service.phase == Phase::Deactivating);
+        let old = self.bug == Bug::ActsOnAnOldGate && announced;
         Facts {
             now: at(world.now),
             pair: pair(),
@@ -154,12 +160,12 @@ impl Hold {
             allowed: Ok(()),
             free: Ok(()),
             observed: Ok(()),
-            health: no(others && world.up, "degraded"),
+            health: no(old || others && world.up, "degraded"),
             layout: Ok(()),
-            members: no(others, "another is down"),
+            members: no(old || others, "another is down"),
             room: Ok(()),
-            proof: no(world.proof, "void"),
-            rest: no(others, "another is down"),
+            proof: no(old || world.proof, "void"),
+            rest: no(others || self.bug == Bug::IgnoresTheRest, "another is down"),
             label_key: "garage.rajsingh.info/gc-x".to_owned(),
             token: Some("token".to_owned()),
             pools_managed: true,
@@ -434,6 +440,8 @@ fn the_model_of_the_hold_finds_each_seeded_bug() {
         (Bug::TrustsTheFirstHeartbeat, 2, SAFE),
         (Bug::TrustsVanishedPods, 2, SAFE),
         (Bug::IgnoresGarage, 1, SAFE),
+        (Bug::ActsOnAnOldGate, 1, GATE),
+        (Bug::IgnoresTheRest, 2, GATE),
     ] {
         catches(&format!("{bug:?}"), Hold { bug, bounds: Bounds { end: 2, faults } }, property);
     }
