@@ -43,12 +43,15 @@ fuzz: ## fuzz conversion, annotations, reviews and manifests, SECONDS each (600)
 	  cargo +nightly fuzz run $$target -- -max_total_time=$(or $(SECONDS),600) || exit 1; done
 
 .PHONY: bench
-bench: ## what admission, conversion and the proof cost: medians and ratios; AGAINST=https://HOST:PORT compares with another webhook server
+bench: ## what admission, conversion, the proof and whole passes cost: medians and ratios; AGAINST=https://HOST:PORT compares with another webhook server
 	@out=$$(realpath -m "$${CARGO_TARGET_DIR:-target}")/bench && mkdir -p "$$out" && \
 	  cargo bench --locked --package holdfast-webhook --bench serving -- $(or $(SECONDS),10) --rounds $(or $(ROUNDS),3) \
 	    --json "$$out/serving.json" $(if $(AGAINST),--against $(AGAINST))
 	@cargo bench --locked --package holdfast-crds --bench conversion
 	@cargo bench --locked --package holdfast-reconciler --features simulation --bench proof
+	@out=$$(realpath -m "$${CARGO_TARGET_DIR:-target}")/bench && \
+	  cargo bench --locked --package holdfast-reconciler --features simulation --bench passes -- \
+	    --rounds $(or $(ROUNDS),3) --json "$$out/passes.json"
 
 .PHONY: soak
 soak: ## MINUTES (60) of disruptions by SEED (1), the proof on failing disks and nodes and with the real waits, the model of Garage against Garage, SCHEDULES simulated (1000000), the oldest API server

@@ -139,7 +139,7 @@ async fn serve(args: ServeArgs) -> Result<(), String> {
 
     // Webhooks: on every replica, with or without leadership.
     let garage_nodes = namespaces(&args)
-        .map(|namespace| caches::watch_garage_nodes(&client, namespace, &mut watches, None))
+        .map(|namespace| caches::watch_garage_nodes(&client, namespace, &mut watches))
         .collect::<Vec<_>>();
     let lookups = Arc::new(KubeLookups::new(client.clone(), garage_nodes, Duration::from_secs(2)));
     let mut config = Config::new(args.webhook_listen);

@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use futures::stream::BoxStream;
-use futures::{Stream, StreamExt as _, TryStreamExt as _};
+use futures::{FutureExt as _, Stream, StreamExt as _, TryStreamExt as _};
 use holdfast_crds::names::label;
 use holdfast_crds::node::GarageNode;
 use holdfast_crds::v1beta2::GarageCluster;
@@ -23,6 +23,11 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use crate::observe::kubernetes::Stores;
+
+mod index;
+
+use index::{Entry, Whose};
+pub use index::{Index, Objects};
 
 /// A pass that somebody wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,12 +53,22 @@ pub fn start(
     let (wakes, receiver) = mpsc::channel(1024);
     let labelled = label::CLUSTER;
     let stores = Stores {
-        garage_nodes: watch_garage_nodes(client, namespace, tasks, Some(wakes.clone())),
+        garage_nodes: {
+            let index = Index::default();
+            let events = watched(api::<DeserializeGuard<GarageNode>>(client, namespace), "");
+            let events = indexed(events, &index, of_garage_node);
+            tasks.spawn(pump(events, "GarageNodes", wakes.clone(), face_of_garage_node));
+            index
+        },
         pods: watch_labelled(client, namespace, "Pods", labelled, tasks, wakes.clone()),
         nodes: {
-            let (store, events) = watch(Api::<Node>::all(client.clone()), "");
+            let index = Index::default();
+            let events = indexed(watched(Api::<Node>::all(client.clone()), ""), &index, |node| Entry {
+                key: key(node),
+                whose: Whose::Of(String::new(), node.clone()),
+            });
             tasks.spawn(pump(events, "Nodes", wakes.clone(), |node| Some((Wake::All, face_of_node(node)))));
-            store
+            index
         },
         daemon_sets: watch_labelled(client, namespace, "DaemonSets", labelled, tasks, wakes.clone()),
         config_maps: watch_labelled(client, namespace, "ConfigMaps", labelled, tasks, wakes.clone()),
@@ -85,26 +100,41 @@ pub fn watch_garage_nodes(
     client: &Client,
     namespace: Option<&str>,
     tasks: &mut Tasks,
-    wakes: Option<mpsc::Sender<Wake>>,
 ) -> Store<DeserializeGuard<GarageNode>> {
-    let (store, events) = watch(api::<DeserializeGuard<GarageNode>>(client, namespace), "");
-    // Without a listener the sender's channel is closed at once and nothing is sent.
-    let wakes = wakes.unwrap_or_else(|| mpsc::channel(1).0);
-    tasks.spawn(pump(events, "GarageNodes", wakes, |node: &DeserializeGuard<GarageNode>| {
-        let readable = node.0.as_ref();
-        if let Err(invalid) = readable {
-            let object = node.name_any();
-            tracing::error!(
-                object,
-                error = invalid.error,
-                "a GarageNode does not parse; its clusters count as not observed"
-            );
-        }
-        let mut cluster = ObjectRef::new(&readable.ok()?.spec.cluster_ref.name);
-        cluster.namespace = node.namespace();
-        Some((Wake::Cluster(cluster), face(node)))
-    }));
+    let writer = Writer::default();
+    let store = writer.as_reader();
+    let events = watched(api::<DeserializeGuard<GarageNode>>(client, namespace), "").reflect(writer);
+    // The channel is closed at once: nobody is woken.
+    tasks.spawn(pump(events, "GarageNodes", mpsc::channel(1).0, face_of_garage_node));
     store
+}
+
+fn face_of_garage_node(node: &DeserializeGuard<GarageNode>) -> Option<(Wake, u64)> {
+    let readable = node.0.as_ref();
+    if let Err(invalid) = readable {
+        let object = node.name_any();
+        tracing::error!(
+            object,
+            error = invalid.error,
+            "a GarageNode does not parse; its clusters count as not observed"
+        );
+    }
+    let mut cluster = ObjectRef::new(&readable.ok()?.spec.cluster_ref.name);
+    cluster.namespace = node.namespace();
+    Some((Wake::Cluster(cluster), face(node)))
+}
+
+fn of_garage_node(node: &DeserializeGuard<GarageNode>) -> Entry<GarageNode> {
+    let whose = match &node.0 {
+        Ok(node) => Whose::Of(node.spec.cluster_ref.name.clone(), node.clone()),
+        Err(_) => Whose::Unknown,
+    };
+    Entry { key: key(node), whose }
+}
+
+fn key(object: &impl Resource) -> (String, String) {
+    let meta = object.meta();
+    (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
 }
 
 /// The event without an object that does not parse: one bad object must not hide the others of a LIST.
@@ -138,7 +168,7 @@ fn watch_labelled<K>(
     selector: &str,
     tasks: &mut Tasks,
     wakes: mpsc::Sender<Wake>,
-) -> Store<K>
+) -> Index<K>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Clone
@@ -148,14 +178,19 @@ where
         + Sync
         + 'static,
 {
-    let (store, events) = watch(api::<K>(client, namespace), selector);
+    let index = Index::default();
+    let events = indexed(watched(api::<K>(client, namespace), selector), &index, |object: &K| {
+        let cluster = object.labels().get(label::CLUSTER).cloned();
+        let whose = cluster.map_or(Whose::Nobodys, |cluster| Whose::Of(cluster, object.clone()));
+        Entry { key: key(object), whose }
+    });
     tasks.spawn(pump(events, kind, wakes, |object: &K| {
         let mut cluster = ObjectRef::new(object.labels().get(label::CLUSTER)?);
         cluster.namespace = object.namespace();
         // Everything of these matters to a pass, their status included.
         Some((Wake::Cluster(cluster), hash(&(object.uid(), object.resource_version()))))
     }));
-    store
+    index
 }
 
 fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(
@@ -175,18 +210,23 @@ fn config(selector: &str) -> watcher::Config {
 
 type Events<K> = BoxStream<'static, Result<watcher::Event<K>, watcher::Error>>;
 
-/// A filled store and the events that fill it. `managedFields` are dropped: nothing here may depend on them.
-fn watch<K>(api: Api<K>, selector: &str) -> (Store<K>, Events<K>)
+/// The events of a kind. `managedFields` are dropped: nothing here may depend on them.
+fn watched<K>(api: Api<K>, selector: &str) -> Events<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    let writer = Writer::<K>::default();
-    let store = writer.as_reader();
-    let events = watcher(api, config(selector))
-        .default_backoff()
-        .modify(|object| object.managed_fields_mut().clear())
-        .reflect(writer);
-    (store, events.boxed())
+    let events = watcher(api, config(selector)).default_backoff();
+    events.modify(|object| object.managed_fields_mut().clear()).boxed()
+}
+
+/// The same events; what they say is in `index` by the time that they come.
+fn indexed<T: Send + 'static, K: Send + Sync + 'static>(
+    events: Events<T>,
+    index: &Index<K>,
+    read: fn(&T) -> Entry<K>,
+) -> Events<T> {
+    let index = index.clone();
+    events.inspect_ok(move |event| index.take(event, read)).boxed()
 }
 
 /// Sends a wake for every object whose face changed. Returns only when the watch ended.
@@ -292,29 +332,21 @@ pub async fn filled(
     wakes: &mut Wakes,
     within: Duration,
 ) -> Result<(), &'static str> {
-    async fn one<K>(
-        store: &Store<K>,
-        kind: &'static str,
-        until: tokio::time::Instant,
-    ) -> Result<(), &'static str>
-    where
-        K: Resource<DynamicType = ()> + Clone + 'static,
-    {
-        match tokio::time::timeout_at(until, store.wait_until_ready()).await {
-            Ok(Ok(())) => Ok(()),
-            _ => Err(kind),
-        }
-    }
     let until = tokio::time::Instant::now() + within;
+    let one = async |kind: &'static str, filled: &mut (dyn Future<Output = ()> + Send + Unpin)| {
+        tokio::time::timeout_at(until, filled).await.map_err(|_| kind)
+    };
     let all = async {
-        one(clusters, "GarageClusters", until).await?;
-        one(&stores.garage_nodes, "GarageNodes", until).await?;
-        one(&stores.pods, "Pods", until).await?;
-        one(&stores.nodes, "Nodes", until).await?;
-        one(&stores.daemon_sets, "DaemonSets", until).await?;
-        one(&stores.config_maps, "ConfigMaps", until).await?;
-        one(&stores.services, "Services", until).await?;
-        one(&stores.disruption_budgets, "PodDisruptionBudgets", until).await
+        // The writer lives as long as its watch, and that as long as the process.
+        let clusters = async { drop(clusters.wait_until_ready().await) };
+        one("GarageClusters", &mut clusters.boxed()).await?;
+        one("GarageNodes", &mut stores.garage_nodes.filled().boxed()).await?;
+        one("Pods", &mut stores.pods.filled().boxed()).await?;
+        one("Nodes", &mut stores.nodes.filled().boxed()).await?;
+        one("DaemonSets", &mut stores.daemon_sets.filled().boxed()).await?;
+        one("ConfigMaps", &mut stores.config_maps.filled().boxed()).await?;
+        one("Services", &mut stores.services.filled().boxed()).await?;
+        one("PodDisruptionBudgets", &mut stores.disruption_budgets.filled().boxed()).await
     };
     without_wakes(wakes, all).await
 }

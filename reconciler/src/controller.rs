@@ -27,12 +27,16 @@ use crate::{pool, proof, spans};
 mod figures;
 mod metrics;
 mod pass;
+#[cfg(feature = "simulation")]
+mod passes;
 mod read;
 mod serving;
 #[cfg(test)]
 pub(crate) use serving::say;
 
 pub use metrics::Metrics;
+#[cfg(feature = "simulation")]
+pub use passes::Passes;
 
 /// Passes under way at once. Each is mostly waiting; the bound is for the API servers' sake.
 const CONCURRENCY: u16 = 8;

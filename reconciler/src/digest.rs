@@ -67,7 +67,7 @@ fn pods(view: &KubernetesView, memory: &pool::Memory) -> BTreeMap<NodeId, PodFac
     };
     let mut pods: BTreeMap<NodeId, PodFacts> = view.pods.iter().filter_map(answered).collect();
     for node in
-        view.garage_nodes.iter().flat_map(BTreeMap::values).filter(|node| node.spec.external.is_none())
+        view.garage_nodes.iter().flat_map(|nodes| nodes.values()).filter(|node| node.spec.external.is_none())
     {
         let (Some(id), Some(pair)) = (node.node_id(), node.pair()) else { continue };
         if pods.contains_key(&id) {
@@ -123,7 +123,7 @@ pub fn other_hands(view: &KubernetesView) -> Option<Busy> {
         let moves_data = what != "status.storageRollout";
         return Some(Busy { what: format!("{what} is another operator's work on the layout"), moves_data });
     }
-    for node in view.garage_nodes.iter().flat_map(BTreeMap::values) {
+    for node in view.garage_nodes.iter().flat_map(|nodes| nodes.values()) {
         if let Some(what) = node.in_other_hands() {
             return Some(stays(format!("GarageNode {} carries {what}", node.name_any())));
         }
@@ -132,12 +132,15 @@ pub fn other_hands(view: &KubernetesView) -> Option<Busy> {
         }
     }
     let id = cluster.id()?;
+    let claims: Vec<_> = cluster
+        .spec
+        .node_local_pools()
+        .iter()
+        .map(|pool| (pool, id.host_path_claim_annotation(&pool.name)))
+        .collect();
     for node in view.nodes.values() {
-        for pool in cluster.spec.node_local_pools() {
-            let claim = node
-                .annotations()
-                .get(&id.host_path_claim_annotation(&pool.name))
-                .map(|text| HostPathClaim::parse(text));
+        for (pool, annotation) in &claims {
+            let claim = node.annotations().get(annotation).map(|text| HostPathClaim::parse(text));
             if let Some(Ok(claim)) = claim
                 && claim.retiring
             {
@@ -199,13 +202,13 @@ mod tests {
         });
         KubernetesView {
             cluster: read(cluster),
-            garage_nodes: Some(BTreeMap::from([("member".to_owned(), read(node))])),
+            garage_nodes: Some(Arc::new(BTreeMap::from([("member".to_owned(), read(node))]))),
             pods: vec![read(pod)],
-            nodes: BTreeMap::new(),
-            daemon_sets: BTreeMap::new(),
-            config_maps: BTreeMap::new(),
-            services: BTreeMap::new(),
-            disruption_budgets: BTreeMap::new(),
+            nodes: Arc::default(),
+            daemon_sets: Arc::default(),
+            config_maps: Arc::default(),
+            services: Arc::default(),
+            disruption_budgets: Arc::default(),
             secrets: BTreeMap::new(),
         }
     }

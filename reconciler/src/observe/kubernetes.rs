@@ -7,18 +7,15 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use holdfast_crds::ids::NodeId;
-use holdfast_crds::names::label;
 use holdfast_crds::node::GarageNode;
 use holdfast_crds::v1beta2::GarageCluster;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::Api;
-use kube::core::DeserializeGuard;
-use kube::runtime::reflector::Store;
-use kube::{Resource, ResourceExt};
 
 use super::Endpoint;
+use crate::caches::{Index, Objects};
 use crate::garage::Http;
 use crate::pool::{Incarnation, Memory, Settings, identity};
 
@@ -28,41 +25,41 @@ pub struct KubernetesView {
     /// The cluster itself.
     pub cluster: Arc<GarageCluster>,
     /// Its GarageNodes (same namespace, `spec.clusterRef.name`), by name; `None` when they could not be read (O3).
-    pub garage_nodes: Option<BTreeMap<String, Arc<GarageNode>>>,
+    pub garage_nodes: Option<Objects<GarageNode>>,
     /// Its Pods: label `garage.rajsingh.info/cluster`, same namespace.
     pub pods: Vec<Arc<Pod>>,
     /// All Nodes, by name.
-    pub nodes: BTreeMap<String, Arc<Node>>,
+    pub nodes: Objects<Node>,
     /// Its DaemonSets, by name.
-    pub daemon_sets: BTreeMap<String, Arc<DaemonSet>>,
+    pub daemon_sets: Objects<DaemonSet>,
     /// Its ConfigMaps, by name.
-    pub config_maps: BTreeMap<String, Arc<ConfigMap>>,
+    pub config_maps: Objects<ConfigMap>,
     /// Its Services, by name.
-    pub services: BTreeMap<String, Arc<Service>>,
+    pub services: Objects<Service>,
     /// Its PodDisruptionBudgets, by name.
-    pub disruption_budgets: BTreeMap<String, Arc<PodDisruptionBudget>>,
+    pub disruption_budgets: Objects<PodDisruptionBudget>,
     /// The Secrets it names or owns, by name. Read live, by name, never listed.
     pub secrets: BTreeMap<String, Arc<Secret>>,
 }
 
 /// Caches that a pass reads, filled by watches. All of them must have been filled once before the first
-/// pass ([`Store::wait_until_ready`]).
+/// pass ([`Index::filled`]).
 #[derive(Clone)]
 pub struct Stores {
     /// All GarageNodes. One that cannot be read counts as an unreadable list (O3).
-    pub garage_nodes: Store<DeserializeGuard<GarageNode>>,
+    pub garage_nodes: Index<GarageNode>,
     /// Pods with the label `garage.rajsingh.info/cluster`.
-    pub pods: Store<Pod>,
+    pub pods: Index<Pod>,
     /// All Nodes.
-    pub nodes: Store<Node>,
+    pub nodes: Index<Node>,
     /// DaemonSets with that label.
-    pub daemon_sets: Store<DaemonSet>,
+    pub daemon_sets: Index<DaemonSet>,
     /// ConfigMaps with that label.
-    pub config_maps: Store<ConfigMap>,
+    pub config_maps: Index<ConfigMap>,
     /// Services with that label.
-    pub services: Store<Service>,
+    pub services: Index<Service>,
     /// PodDisruptionBudgets with that label.
-    pub disruption_budgets: Store<PodDisruptionBudget>,
+    pub disruption_budgets: Index<PodDisruptionBudget>,
 }
 
 /// Why the Kubernetes half could not be read. Nothing is decided then: an unread Secret is not a missing one.
@@ -97,13 +94,17 @@ pub async fn load(
         return Err(LoadError::NoName);
     };
     let mut view = KubernetesView {
-        garage_nodes: garage_nodes(&stores.garage_nodes, &namespace, &name),
-        pods: of_cluster(&stores.pods, &namespace, &name).into_values().collect(),
-        nodes: stores.nodes.state().into_iter().map(|node| (node.name_any(), node)).collect(),
-        daemon_sets: of_cluster(&stores.daemon_sets, &namespace, &name),
-        config_maps: of_cluster(&stores.config_maps, &namespace, &name),
-        services: of_cluster(&stores.services, &namespace, &name),
-        disruption_budgets: of_cluster(&stores.disruption_budgets, &namespace, &name),
+        // Where one of the namespace cannot be read, nobody knows whose it is.
+        garage_nodes: stores
+            .garage_nodes
+            .is_readable(&namespace)
+            .then(|| stores.garage_nodes.of(&namespace, &name)),
+        pods: stores.pods.of(&namespace, &name).values().cloned().collect(),
+        nodes: stores.nodes.of("", ""),
+        daemon_sets: stores.daemon_sets.of(&namespace, &name),
+        config_maps: stores.config_maps.of(&namespace, &name),
+        services: stores.services.of(&namespace, &name),
+        disruption_budgets: stores.disruption_budgets.of(&namespace, &name),
         secrets: BTreeMap::new(),
         cluster,
     };
@@ -136,41 +137,6 @@ pub async fn load(
         }
     }
     Ok(view)
-}
-
-fn of_cluster<K>(store: &Store<K>, namespace: &str, cluster: &str) -> BTreeMap<String, Arc<K>>
-where
-    K: kube::Resource<DynamicType = ()> + Clone + 'static,
-{
-    store
-        .state()
-        .into_iter()
-        .filter(|object| {
-            object.meta().namespace.as_deref() == Some(namespace)
-                && object.labels().get(label::CLUSTER).map(String::as_str) == Some(cluster)
-        })
-        .map(|object| (object.name_any(), object))
-        .collect()
-}
-
-/// The GarageNodes of a cluster; `None` where one of the namespace cannot be read, since nobody knows whose
-/// it is.
-fn garage_nodes(
-    store: &Store<DeserializeGuard<GarageNode>>,
-    namespace: &str,
-    cluster: &str,
-) -> Option<BTreeMap<String, Arc<GarageNode>>> {
-    let mut nodes = BTreeMap::new();
-    for object in store.state() {
-        if object.meta().namespace.as_deref() != Some(namespace) {
-            continue;
-        }
-        let node = object.0.as_ref().ok()?;
-        if node.spec.cluster_ref.name == cluster {
-            nodes.insert(node.name_any(), Arc::new(node.clone()));
-        }
-    }
-    Some(nodes)
 }
 
 /// Environment variable and volume of the admin token.

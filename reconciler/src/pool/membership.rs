@@ -123,7 +123,7 @@ impl<'a> Members<'a> {
                 ));
                 continue;
             };
-            for (name, node) in &kubernetes.nodes {
+            for (name, node) in kubernetes.nodes.iter() {
                 if node.metadata.deletion_timestamp.is_none() && selector.matches(node.labels()) {
                     selected.entry(name).or_default().push(pool);
                 }
@@ -196,13 +196,13 @@ impl<'a> Members<'a> {
     ) {
         let mut gone: BTreeSet<Pair> =
             records.keys().filter(|pair| !self.all.contains_key(pair)).cloned().collect();
-        for (name, node) in &input.observation.kubernetes.nodes {
-            for pool in &site.pools {
+        for pool in &site.pools {
+            let activation = site.id.activation_label(&pool.name);
+            let active = |(_, node): &(_, &Arc<Node>)| node.labels().contains_key(&activation);
+            for (name, _) in input.observation.kubernetes.nodes.iter().filter(active) {
                 let Ok(node_name) = name.parse() else { continue };
                 let pair = Pair { pool: pool.name.clone(), node: node_name };
-                if !self.all.contains_key(&pair)
-                    && node.labels().contains_key(&site.id.activation_label(&pool.name))
-                {
+                if !self.all.contains_key(&pair) {
                     gone.insert(pair);
                 }
             }

@@ -299,7 +299,7 @@ fn drop_old_configs(
         .flat_map(|spec| spec.volumes.iter().flatten())
         .filter_map(|volume| volume.config_map.as_ref().map(|map| map.name.as_str()))
         .collect();
-    for (name, map) in &kubernetes.config_maps {
+    for (name, map) in kubernetes.config_maps.iter() {
         let old = map.annotations().contains_key(annotation::workload::CONFIG_BASE_NAME)
             && !current.contains(name)
             && !mounted.contains(name.as_str())

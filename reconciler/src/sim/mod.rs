@@ -9,6 +9,7 @@ pub mod garage;
 pub mod invariants;
 pub mod mutation;
 pub mod observe;
+pub mod pools;
 pub mod rng;
 pub mod schedule;
 pub mod world;

@@ -3,4 +3,5 @@
 mod crash;
 mod reasons;
 mod vectors;
-pub(crate) mod world;
+
+pub(crate) use crate::sim::pools as world;

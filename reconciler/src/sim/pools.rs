@@ -1,5 +1,6 @@
 //! A small world in memory: an API server's objects, the controllers that act on them, and Garage
 //! processes, so that a plan can be performed action by action and forgotten in between.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic, clippy::missing_panics_doc)]
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,8 +60,22 @@ pub struct Disk {
     pub mounted: bool,
 }
 
+/// The identity of the disk in the Node of this number.
+fn identity(index: usize) -> NodeId {
+    match u8::try_from(index) {
+        Ok(small) if small < 15 => id(0x11 * (small + 1)),
+        _ => {
+            let mut bytes = [0xf0; 32];
+            bytes[..8].copy_from_slice(&(index as u64).to_be_bytes());
+            NodeId::from_bytes(bytes)
+        }
+    }
+}
+
 #[derive(Clone)]
 pub struct World {
+    /// The cluster's name.
+    pub name: String,
     pub objects: BTreeMap<Target, Value>,
     pub disks: BTreeMap<String, Disk>,
     pub layout: Layout,
@@ -114,7 +129,14 @@ fn typed<T: DeserializeOwned>(value: &Value) -> Arc<T> {
 
 impl World {
     pub fn new(nodes: &[&str]) -> Self {
+        Self::with(cluster(), nodes)
+    }
+
+    /// The same of another cluster, of which every Node has its labels.
+    pub fn with(cluster: Value, nodes: &[&str]) -> Self {
+        let labels = cluster["spec"]["storage"]["nodeLocalPools"][0]["selector"]["matchLabels"].clone();
         let mut world = Self {
+            name: cluster["metadata"]["name"].as_str().unwrap().to_owned(),
             objects: BTreeMap::new(),
             disks: BTreeMap::new(),
             layout: Layout {
@@ -133,15 +155,14 @@ impl World {
             writes: 0,
             typed: Typed::default(),
         };
-        world.put(Kind::GarageCluster, cluster());
+        world.put(Kind::GarageCluster, cluster);
         for (index, name) in nodes.iter().enumerate() {
             world.put(
                 Kind::Node,
                 json!({"apiVersion": "v1", "kind": "Node",
-                       "metadata": {"name": name, "uid": format!("node-{name}"), "labels": {"disk": "fast"}}}),
+                       "metadata": {"name": name, "uid": format!("node-{name}"), "labels": labels}}),
             );
-            let byte = 0x11 * (u8::try_from(index).unwrap() + 1);
-            world.disks.insert((*name).to_owned(), Disk { id: id(byte), mounted: true });
+            world.disks.insert((*name).to_owned(), Disk { id: identity(index), mounted: true });
         }
         world.put(
             Kind::Secret,
@@ -184,14 +205,14 @@ impl World {
     /// Kubernetes as a pass sees it.
     pub fn kubernetes(&self) -> KubernetesView {
         KubernetesView {
-            cluster: self.map(Kind::GarageCluster).remove(NAME).unwrap(),
-            garage_nodes: Some(self.map(Kind::GarageNode)),
+            cluster: self.map(Kind::GarageCluster).remove(&self.name).unwrap(),
+            garage_nodes: Some(Arc::new(self.map(Kind::GarageNode))),
             pods: self.map(Kind::Pod).into_values().collect(),
-            nodes: self.map(Kind::Node),
-            daemon_sets: self.map(Kind::DaemonSet),
-            config_maps: self.map(Kind::ConfigMap),
-            services: self.map(Kind::Service),
-            disruption_budgets: self.map(Kind::PodDisruptionBudget),
+            nodes: Arc::new(self.map(Kind::Node)),
+            daemon_sets: Arc::new(self.map(Kind::DaemonSet)),
+            config_maps: Arc::new(self.map(Kind::ConfigMap)),
+            services: Arc::new(self.map(Kind::Service)),
+            disruption_budgets: Arc::new(self.map(Kind::PodDisruptionBudget)),
             secrets: self.map(Kind::Secret),
         }
     }
@@ -212,7 +233,7 @@ impl World {
             .collect()
     }
 
-    fn garage(&self) -> GarageView {
+    pub fn garage(&self) -> GarageView {
         let running = self.running();
         let core = match running.first() {
             None => Err(NotObserved { what: "no Pod with an address".to_owned() }),
@@ -320,14 +341,14 @@ impl World {
         let mut parts = Parts::default();
         parts.pools(step);
         let typed: Arc<holdfast_crds::v1beta2::GarageCluster> =
-            typed(self.get(Kind::GarageCluster, NAME).unwrap());
+            typed(self.get(Kind::GarageCluster, &self.name).unwrap());
         let status = serde_json::to_value(&typed.status).unwrap();
         let Some(write) = plan_status(&status, &parts, Some(1), now()) else { return false };
-        let version = self.get(Kind::GarageCluster, NAME).unwrap()["metadata"]["resourceVersion"]
+        let version = self.get(Kind::GarageCluster, &self.name).unwrap()["metadata"]["resourceVersion"]
             .as_str()
             .unwrap()
             .to_owned();
-        self.perform(&write.action(NAMESPACE, NAME, &version));
+        self.perform(&write.action(NAMESPACE, &self.name, &version));
         true
     }
 
@@ -482,11 +503,12 @@ impl World {
                 && pod["status"]["phase"] == "Pending"
                 && self.disks[node].mounted
             {
-                let octet = self.disks.keys().position(|key| key == node).unwrap() + 11;
+                let number = self.disks.keys().position(|key| key == node).unwrap();
+                let (third, fourth) = (1 + number / 200, 11 + number % 200);
                 self.edit(Kind::Pod, &name, |pod| {
                     pod["status"] = json!({
                         "phase": "Running",
-                        "podIP": format!("10.20.1.{octet}"),
+                        "podIP": format!("10.20.{third}.{fourth}"),
                         "conditions": [{"type": "Ready", "status": "True"}],
                         "containerStatuses": [{"name": "garage", "image": "i", "imageID": "i", "ready": true,
                             "restartCount": 0, "state": {"running": {"startedAt": "2026-11-30T00:00:00Z"}}}],
