@@ -6,11 +6,11 @@
 //! The status is the product's own type, written by [`proof::step`] and [`proof::after_launch`] from what
 //! [`observe`](crate::sim::observe::observe) shows of a Garage.
 
-use std::hash::{Hash, Hasher};
-use std::sync::LazyLock;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, LazyLock};
 
 use holdfast_crds::ids::NodeId;
-use holdfast_crds::status::{Phase, Redundancy};
+use holdfast_crds::status::{Phase, Redundancy, Verification};
 use stateright::{Model, Property};
 
 use super::{Bounds, catches, check, is_sample};
@@ -23,6 +23,8 @@ use crate::sim::world::time;
 use crate::sim::{Alive, GarageVersion};
 
 const NODES: usize = 2;
+/// The number of no proof.
+const NOBODYS: u8 = 0;
 
 const TWO: &str = "never two repairs of a proof";
 const RECORDED: &str = "no launch that the status does not account for";
@@ -96,15 +98,35 @@ struct Node {
     scans: u8,
 }
 
-/// A status with what the API server keeps of it.
+/// A status with what the API server keeps of it. States are hashed far more often than statuses are written, so each
+/// is hashed once.
 #[derive(Clone, Debug, PartialEq)]
-struct Status(Option<Redundancy>);
+struct Status {
+    hash: u64,
+    redundancy: Option<Arc<Redundancy>>,
+}
+
+impl Status {
+    fn new(redundancy: Option<Redundancy>) -> Self {
+        let mut hasher = DefaultHasher::new();
+        serde_json::to_string(&redundancy).unwrap().hash(&mut hasher);
+        Self { hash: hasher.finish(), redundancy: redundancy.map(Arc::new) }
+    }
+
+    fn get(&self) -> Option<&Redundancy> {
+        self.redundancy.as_deref()
+    }
+
+    fn verification(&self) -> Option<&Verification> {
+        self.get()?.verification.as_ref()
+    }
+}
 
 impl Eq for Status {}
 
 impl Hash for Status {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        serde_json::to_string(&self.0).unwrap().hash(state);
+        self.hash.hash(state);
     }
 }
 
@@ -115,6 +137,8 @@ struct Due {
     blocks: bool,
     /// For which proof.
     token: u8,
+    /// Which run of the process the pass saw.
+    restarts: i32,
     /// The pass saw a block repair that runs.
     over_a_repair: bool,
 }
@@ -207,7 +231,7 @@ impl Turns {
     }
 
     fn view(world: &World, site: &Site) -> GarageView {
-        let views = proof::needs_peer_views(site, world.stored.0.as_ref());
+        let views = proof::needs_peer_views(site, world.stored.get());
         let mut garage = Self::garage(world);
         let mut view = observe(&mut garage, views, ReadFault::None);
         let ids: Vec<NodeId> = garage.nodes.iter().map(|node| node.id).collect();
@@ -274,7 +298,7 @@ impl Turns {
             (settings.timings.lost_launch, settings.timings.lost_passes) = (0, 1);
         }
         let now = time(GARAGE.now + world.now);
-        let mut step = proof::step(&site, &view, world.stored.0.as_ref(), now, &settings);
+        let mut step = proof::step(&site, &view, world.stored.get(), now, &settings);
         let evidence = step
             .redundancy
             .as_mut()
@@ -290,13 +314,14 @@ impl Turns {
                     at,
                     blocks: *kind == RepairKind::Blocks,
                     token: world.token,
+                    restarts: world.nodes[at].restarts,
                     over_a_repair: shown,
                 })
             }
             _ => None,
         });
         assert!(step.actions.len() < 2, "at most one launch a pass");
-        let next = Status(step.redundancy);
+        let next = Status::new(step.redundancy);
         if launch.is_some() || next != world.stored {
             world.pass = Some(Pass::Decided { next, launch });
         }
@@ -307,7 +332,7 @@ impl Turns {
         if due.over_a_repair {
             world.broken.get_or_insert(OVER);
         }
-        let written = world.stored.0.as_ref().and_then(|r| r.verification.as_ref());
+        let written = world.stored.verification();
         let counted = written.is_some_and(|v| {
             let used = v.evidence.as_ref().and_then(|evidence| evidence.launches);
             v.current_node_id == Some(GARAGE.nodes[due.at].id) && used.is_some_and(|n| n > 0)
@@ -318,7 +343,7 @@ impl Turns {
         self.executes(world, due);
     }
 
-    fn executes(&self, world: &mut World, Due { at, blocks, token, .. }: Due) {
+    fn executes(&self, world: &mut World, Due { at, blocks, token, restarts, .. }: Due) {
         let node = &mut world.nodes[at];
         if !node.alive {
             return;
@@ -328,32 +353,35 @@ impl Turns {
             node.repairs.push(Repair { id, done: false, ours: Some(token), errors: false, old: false });
             node.scans += 1;
         } else {
-            node.syncing = Some(token);
+            // A process that was restarted since the pass saw it: its turn is put off, and this pass is no turn of ours
+            // any more, as one that comes late.
+            node.syncing = Some(if node.restarts == restarts { token } else { NOBODYS });
             node.old = false;
         }
         if self.bug == Bug::DoesNotWaitForTheEnd {
             // As the product would, if the end of a turn were its launch.
-            let evidence = world.stored.0.as_mut().and_then(|r| r.verification.as_mut());
-            if let Some(verification) = evidence {
+            let mut stored = world.stored.get().cloned();
+            if let Some(verification) = stored.as_mut().and_then(|r| r.verification.as_mut()) {
                 verification.current_node_id = None;
                 if let Some(evidence) = &mut verification.evidence {
                     evidence.node_stage = None;
                     evidence.tables_done_node_ids.insert(GARAGE.nodes[at].id);
                 }
             }
+            world.stored = Status::new(stored);
         }
     }
 
     fn record(world: &mut World, launch: Due, outcome: LaunchOutcome) {
-        let Some(written) = &world.stored.0 else { return };
+        let Some(written) = world.stored.get() else { return };
         let kind = if launch.blocks { RepairKind::Blocks } else { RepairKind::Tables };
         let action = Launch::LaunchRepair { node: GARAGE.nodes[launch.at].id, kind };
         let now = time(GARAGE.now + world.now);
-        world.stored = Status(Some(proof::after_launch(written, &action, outcome, now)));
+        world.stored = Status::new(Some(proof::after_launch(written, &action, outcome, now)));
     }
 
     fn phase(world: &World) -> Phase {
-        let verification = world.stored.0.as_ref().and_then(|r| r.verification.as_ref());
+        let verification = world.stored.verification();
         verification.map(|v| v.phase).unwrap_or_default()
     }
 
@@ -415,7 +443,7 @@ impl Model for Turns {
         vec![World {
             now: 0,
             nodes: [node.clone(), node],
-            stored: Status(None),
+            stored: Status::new(None),
             pass: None,
             token: 1,
             faults: self.bounds.faults,
@@ -510,10 +538,7 @@ impl Model for Turns {
             Action::Writes | Action::WriteFailsBefore | Action::WriteFailsAfter => {
                 let Some(Pass::Decided { next, launch }) = world.pass.take() else { return None };
                 if action != Action::WriteFailsBefore {
-                    let asked = |status: &Status| {
-                        let verification = status.0.as_ref().and_then(|r| r.verification.as_ref());
-                        verification.and_then(|v| v.request_token.clone())
-                    };
+                    let asked = |status: &Status| status.verification().and_then(|v| v.request_token.clone());
                     if asked(&next) != asked(&world.stored) {
                         // A new proof: what is left of the last one is counted no longer.
                         world.nodes.iter_mut().for_each(|node| node.scans = 0);
@@ -566,7 +591,8 @@ impl Model for Turns {
             }
             Action::LateRuns(at) => {
                 let (_, token) = world.nodes[at].late.take()?;
-                self.executes(&mut world, Due { at, blocks: true, token, over_a_repair: false });
+                let restarts = world.nodes[at].restarts;
+                self.executes(&mut world, Due { at, blocks: true, token, restarts, over_a_repair: false });
             }
             Action::SyncEnds(at) => {
                 world.nodes[at].syncing.take()?;
@@ -622,7 +648,7 @@ impl Model for Turns {
             Property::always(THREE, |_, world: &World| world.nodes.iter().all(|node| node.scans <= 3)),
             Property::always(TRUE, |_, world: &World| match &world.pass {
                 Some(Pass::Decided { next, .. }) => {
-                    let phase = next.0.as_ref().and_then(|r| r.verification.as_ref()).map(|v| v.phase);
+                    let phase = next.verification().map(|v| v.phase);
                     let becomes = phase == Some(Phase::Verified) && Self::phase(world) != Phase::Verified;
                     !becomes || Self::running(world) == 0
                 }
@@ -647,10 +673,10 @@ impl Model for Turns {
 }
 
 #[test]
-#[ignore = "minutes of processor time; by name only"]
+#[ignore = "a minute of processor time when it is optimized; tests/simulation.sh runs it"]
 fn one_repair_of_ours_runs_at_a_time_whatever_fails_and_every_proof_ends() {
-    // A proof without faults takes 13 s with the times of the model.
-    check("turns", Turns { bug: Bug::None, bounds: Bounds::of(15, 1) }, 20_000);
+    // Long enough for a proof to be verified, for a scan that is launched again, and for a partial proof.
+    check("turns", Turns { bug: Bug::None, bounds: Bounds::of(9, 1) }, 500_000);
 }
 
 #[test]
