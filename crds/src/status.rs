@@ -375,6 +375,10 @@ pub struct Evidence {
     /// were first seen idle together, so that each has ended a whole pass of its own since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote_passes_seen_at: Option<Time>,
+    /// Local nodes whose block resync was busy in every pass since the quiet period was over.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    #[schemars(extend("maxItems" = 256, "x-kubernetes-list-type" = "set"))]
+    pub resync_busy_node_ids: BTreeSet<NodeId>,
     /// Listed block errors at the begin of the 30-minute window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block_errors_baseline: Option<i32>,

@@ -120,7 +120,7 @@ impl Pass<'_> {
     }
 
     /// P8: the lowest new worker is adopted; the stage ends when all new ones are done, a clean later one
-    /// replacing one with errors, and the deferred queue was seen empty on a later pass than that.
+    /// replacing one with errors, and on a later pass than that the findings have left the deferred queue.
     fn adopt(&mut self, node: NodeId, workers: &Workers, above: &[&Repair]) -> Flow {
         let adopted = self.e.repair_worker_id;
         let Some(mut ours) = above.iter().find(|r| Some(r.id) == adopted).or_else(|| above.first()).copied()
@@ -150,12 +150,15 @@ impl Pass<'_> {
             self.e.repair_done_seen_at = Some(self.now);
             return Flow::Wait;
         };
-        if self.elapsed_since(seen).is_none() {
+        let Some(elapsed) = self.elapsed_since(seen) else {
             self.e.repair_done_seen_at = Some(self.now);
             return Flow::Wait;
-        }
-        // FACTS 1.7: done up to 2 s before its findings reach the queue; they wait in the deferred worker.
-        if workers.resync.deferred.is_some_and(|queue| queue != Some(0)) {
+        };
+        // FACTS 1.7: done up to 2 s before its findings reach the queue; they wait in the deferred worker. So does
+        // what is written meanwhile, so that on a busy site it is never seen empty (D4).
+        let resync = &workers.resync;
+        if !(resync.nothing_deferred() || elapsed >= self.t.findings && resync.deferred_flows()) {
+            self.notes.waits_for = Some("its findings to reach the resync queue".to_owned());
             return Flow::Wait;
         }
         self.finish_blocks(node)

@@ -16,6 +16,8 @@ pub struct Timings {
     pub lost_launch: i64,
     /// ... and this many passes in which the node reported without a new worker (P10).
     pub lost_passes: i32,
+    /// The findings of a scan have left the deferred worker after this, where it still has something (P8, D4).
+    pub findings: i64,
     /// Garage's default `rpc_timeout` (P14), where neither Garage nor the spec says one.
     pub rpc_timeout: i64,
     /// Margin over 2 x rpcTimeout in the quiet period (P14, D4).
@@ -49,6 +51,7 @@ impl Timings {
             silence: 20,
             lost_launch: 20,
             lost_passes: 3,
+            findings: 6,
             rpc_timeout: 7,
             quiet_margin: 6,
             quiet_min: 20,
@@ -72,6 +75,7 @@ impl Default for Timings {
             silence: 300,
             lost_launch: 180,
             lost_passes: 3,
+            findings: 30,
             rpc_timeout: 300,
             quiet_margin: 60,
             quiet_min: 670,
@@ -102,7 +106,7 @@ mod tests {
     fn the_products_own_waiting_times_are_those_of_the_specification() {
         let t = Timings::default();
         assert_eq!((t.clean_gap, t.pause, t.retry, t.silence), (30, 120, 600, 300));
-        assert_eq!((t.lost_launch, t.lost_passes), (180, 3));
+        assert_eq!((t.lost_launch, t.lost_passes, t.findings), (180, 3, 30));
         assert_eq!((t.rpc_timeout, t.quiet_margin, t.quiet_min, t.anti_entropy), (300, 60, 670, 720));
         assert_eq!((t.hold_down, t.follower_offset_min, t.follower_offset_max), (900, 60, 600));
         assert_eq!((t.stalled, t.progress_step, t.settled_start), (1800, 60, 10));

@@ -9,6 +9,10 @@ const BLOCK_REPAIR: &str = "Block repair worker";
 const DEFERRED_RESYNC: &str = "Block resync queue deferred worker";
 const RESYNC_PREFIX: &str = "Block resync worker #";
 
+/// Most that waits in the deferred worker of a Garage that keeps up: it hands over what it has after 2 s, and
+/// sooner once there are more than this (2.5.0).
+const DEFERRED_BATCH: i64 = 1024;
+
 /// One node's workers, digested. What was not observed is `None`, never 0.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Workers {
@@ -59,8 +63,26 @@ pub struct Resync {
     /// `persistentErrors` by worker ID; an enabled worker without a number is unknown (`None`).
     pub persistent_errors: Vec<(i64, Option<i64>)>,
     /// Queue of the deferred worker: `None` where it does not exist (before 2.5.0), `Some(None)` where it
-    /// shows no number.
+    /// shows no number or fails.
     pub deferred: Option<Option<i64>>,
+}
+
+impl Resync {
+    /// The deferred worker does not exist or has nothing.
+    pub fn nothing_deferred(&self) -> bool {
+        self.deferred.is_none_or(|queue| queue == Some(0))
+    }
+
+    /// What the deferred worker has is no more than what it hands over within seconds. On a site that is written to
+    /// it always has something: every reference that comes or goes passes through it.
+    pub fn deferred_flows(&self) -> bool {
+        self.deferred.is_none_or(|queue| queue.is_some_and(|queue| queue <= DEFERRED_BATCH))
+    }
+
+    /// Nothing is due: every check whose time has come was made (P14).
+    pub fn nothing_due(&self) -> bool {
+        self.idle == Some(true) && self.deferred_flows()
+    }
 }
 
 impl Workers {
@@ -88,7 +110,8 @@ impl Workers {
                 continue;
             }
             if worker.name == DEFERRED_RESYNC {
-                out.resync.deferred = Some(worker.queue_length.map(signed));
+                let works = worker.consecutive_errors == 0;
+                out.resync.deferred = Some(worker.queue_length.map(signed).filter(|_| works));
             } else if worker.name.starts_with(RESYNC_PREFIX) {
                 out.resync.read(worker, id);
             } else if let Some((table, kind)) = worker.name.split_once(' ') {

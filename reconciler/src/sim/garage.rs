@@ -190,6 +190,10 @@ pub struct Garage {
     pub written: usize,
     /// Own syncs every 10 minutes. Without them nothing mends by itself, which finds more.
     pub anti_entropy: bool,
+    /// Clients write all the time: references pass through the resync queue, and checks of earlier ones are made.
+    pub busy: bool,
+    /// The deferred workers fail at every step.
+    pub deferred_fails: bool,
     /// A repair of ours deleted a block that its node should keep: (node, item).
     pub deleted_by_us: Vec<(usize, usize)>,
     /// Repairs take this long at most.
@@ -316,6 +320,8 @@ impl Garage {
             acknowledged: 0,
             written: 0,
             anti_entropy: false,
+            busy: false,
+            deferred_fails: false,
             deleted_by_us: Vec::new(),
             slowness: 90,
             rng: Rng::new(seed),

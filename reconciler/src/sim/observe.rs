@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use holdfast_crds::ids::LayoutVersion;
 
+use super::rng::Rng;
 use super::garage::{Alive, FIRST_REPAIR, FaultKind, Garage, GarageVersion, ITEMS, Node};
 use crate::observe::{
     BlockError, Core, GarageView, Health, History, HistoryStatus, HistoryVersion, Layout, LayoutParameters,
@@ -259,14 +260,28 @@ const TABLE_WORKERS: [[&str; 3]; 5] = [
     ["key Merkle", "key sync", "key queue"],
 ];
 
+/// What a site that is written to shows at some moment: references on their way to the resync queue, and whether a
+/// check of an earlier one is under way. Two of three moments show the first, one of three the other.
+fn traffic(g: &Garage, node: &Node) -> (u64, bool) {
+    if !g.busy {
+        return (0, false);
+    }
+    let moment = Rng::new(g.now.unsigned_abs() ^ u64::from(node.pod) ^ node.next_worker << 32).below(9);
+    (moment % 3, moment / 3 == 0)
+}
+
 fn list_workers(g: &Garage, node: &Node) -> Vec<Worker> {
     let mut out = Vec::with_capacity(20);
+    let (written, checked) = traffic(g, node);
     if g.version == GarageVersion::V250 {
-        let queue = node.deferred.map_or(0, |d| u64::from(d.1.count_ones()));
+        let queue = node.deferred.map_or(0, |d| u64::from(d.1.count_ones())) + written;
         let state = if queue == 0 { WorkerState::Idle } else { WorkerState::Busy };
-        out.push(worker(1, "Block resync queue deferred worker".to_owned(), state, 0, Some(queue)));
+        let mut deferred =
+            worker(1, "Block resync queue deferred worker".to_owned(), state, 0, Some(queue));
+        deferred.consecutive_errors = u64::from(g.deferred_fails);
+        out.push(deferred);
     }
-    let due = node.resync_due(g.now);
+    let due = node.resync_due(g.now) || checked;
     let mut resync = worker(
         2,
         "Block resync worker #1".to_owned(),

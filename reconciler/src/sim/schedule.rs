@@ -79,6 +79,8 @@ pub struct Schedule {
     pub follower: bool,
     /// Garage's own syncs every 10 minutes.
     pub anti_entropy: bool,
+    /// Clients write all the time.
+    pub busy: bool,
     /// Events, in order.
     pub events: Vec<Event>,
 }
@@ -111,6 +113,7 @@ impl Schedule {
             remote,
             follower: rng.one_in(2),
             anti_entropy: rng.one_in(4),
+            busy: rng.one_in(4),
             events: vec![Event::Pass(60)],
         };
         if !rng.one_in(8) {
@@ -207,6 +210,7 @@ pub fn run(schedule: &Schedule, mutation: Mutation) -> Result<World, Violation> 
     let version = if schedule.old { GarageVersion::V200 } else { GarageVersion::V250 };
     let mut garage = Garage::new(schedule.seed, version, schedule.local, schedule.remote);
     garage.anti_entropy = schedule.anti_entropy;
+    garage.busy = schedule.busy;
     let role = match (schedule.remote > 0, schedule.follower) {
         (false, _) => SiteRole::Unset,
         (_, true) => SiteRole::Follower,
@@ -340,6 +344,7 @@ fn calm_end(w: &mut World, schedule: &Schedule) -> Result<(), Broken> {
     }
     // Queues run dry, then nothing is written and nothing launched.
     w.garage.anti_entropy = false;
+    w.garage.busy = false;
     for _ in 0..4 {
         w.garage.advance(400);
         w.calm()?;

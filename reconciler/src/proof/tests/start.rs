@@ -49,6 +49,55 @@ fn the_quiet_period_follows_the_rpc_timeout_with_a_margin() {
 }
 
 #[test]
+fn a_site_that_is_written_to_all_the_time_is_verified() {
+    for version in [GarageVersion::V250, GarageVersion::V200] {
+        let mut w = World::new(Garage::new(7, version, 3, 0), SiteRole::Unset);
+        w.garage.busy = true;
+        w.request("one");
+        until(&mut w, Phase::Settling, 60);
+        let settling = w.garage.now;
+        until(&mut w, Phase::Verified, 30);
+        assert!(w.garage.now - settling >= 670, "P14");
+        assert_eq!(w.launched, 6);
+    }
+}
+
+#[test]
+fn a_node_that_is_never_seen_without_checks_due_after_the_quiet_period_is_named_and_not_verified() {
+    let mut w = world();
+    w.request("one");
+    until(&mut w, Phase::Settling, 60);
+    for _ in 0..60 {
+        w.garage.advance(60);
+        w.garage.nodes[1].queue[15] = w.garage.now;
+        w.calm().unwrap();
+        assert_eq!(w.phase(), Phase::Settling);
+    }
+    assert_eq!(v(&w).evidence.as_ref().unwrap().resync_busy_node_ids, BTreeSet::from([identity(1)]));
+    let named = format!("waits for the block resync of node {}", identity(1).short());
+    assert!(message(&w).ends_with(&named), "{}", message(&w));
+    assert_eq!(w.reason(), "Stalled");
+    w.garage.nodes[1].queue[15] = i64::MAX;
+    w.calm().unwrap();
+    assert_eq!(w.phase(), Phase::Verified);
+}
+
+#[test]
+fn findings_that_a_scan_left_in_the_deferred_worker_are_waited_for_but_not_what_is_written() {
+    let mut w = world();
+    w.garage.busy = true;
+    w.request("one");
+    until(&mut w, Phase::ScanningBlocks, 60);
+    let mut failing = w.clone();
+    until(&mut w, Phase::Settling, 30);
+    // A worker that fails hands nothing over, whatever its queue says.
+    failing.garage.deferred_fails = true;
+    failing.run(3600, 60).unwrap();
+    assert_eq!((failing.phase(), failing.reason()), (Phase::ScanningBlocks, "Stalled"));
+    assert!(message(&failing).contains("its findings to reach the resync queue"), "{}", message(&failing));
+}
+
+#[test]
 fn a_rollout_a_restart_a_tag_only_change_an_outage_and_new_block_errors_start_nothing() {
     let mut w = world();
     w.site.on_topology_change = true;
