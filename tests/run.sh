@@ -8,7 +8,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
-lanes=('service' 'site admission bed agent service_faults' 'operate')
+lanes=('service' 'site admission bed agent service_faults' 'operate traffic')
 
 # Since CI began, with what it had to build first.
 before=$(($(date +%s) - ${HOLDFAST_BEGAN:-$(date +%s)}))
