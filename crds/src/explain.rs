@@ -116,7 +116,7 @@ table! {
             "Look at the node in the message: its Pod's log, its disk, its network. The proof goes on by itself once work moves; a new verify-redundancy token starts it over.";
         BlockErrors False Waiting
             "Nodes list blocks that they could not fetch, and the number does not grow."
-            "Garage retries by itself, up to an hour apart. If it stays, find the blocks with `garage block list-errors`; see 'A block missing on every replica'. An empty list right after a retry proves nothing.";
+            "Garage retries by itself, up to an hour apart. If it stays, find the blocks with `garage block list-errors`; after a node died during uploads they are often those of an upload that never ended. See 'A block missing on every replica'. An empty list right after a retry proves nothing.";
         Verifying False Working
             "A proof runs; the message has the phase and the node."
             "Wait: `kubectl holdfast wait`. Do not service another node meanwhile.";
