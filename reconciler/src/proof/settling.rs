@@ -83,7 +83,8 @@ impl Pass<'_> {
                     if quiet >= self.quiet_period() {
                         match (self.with_checks_due(), now.busy) {
                             (Some(id), _) => {
-                                self.notes.waits_for = Some(format!("the block resync of node {}", id.short()));
+                                self.notes.waits_for =
+                                    Some(format!("the block resync of node {}", id.short()));
                             }
                             (None, Some(id)) => self.notes.waits_for = waits_for(id),
                             (None, None) => self.verified(),

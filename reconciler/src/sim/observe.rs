@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use holdfast_crds::ids::LayoutVersion;
 
-use super::rng::Rng;
 use super::garage::{Alive, FIRST_REPAIR, FaultKind, Garage, GarageVersion, ITEMS, Node};
+use super::rng::Rng;
 use crate::observe::{
     BlockError, Core, GarageView, Health, History, HistoryStatus, HistoryVersion, Layout, LayoutParameters,
     NodeState, NotObserved, Partition, PeerView, Role, Silence, Tracker, Worker, WorkerState, ZoneRedundancy,
@@ -276,8 +276,7 @@ fn list_workers(g: &Garage, node: &Node) -> Vec<Worker> {
     if g.version == GarageVersion::V250 {
         let queue = node.deferred.map_or(0, |d| u64::from(d.1.count_ones())) + written;
         let state = if queue == 0 { WorkerState::Idle } else { WorkerState::Busy };
-        let mut deferred =
-            worker(1, "Block resync queue deferred worker".to_owned(), state, 0, Some(queue));
+        let mut deferred = worker(1, "Block resync queue deferred worker".to_owned(), state, 0, Some(queue));
         deferred.consecutive_errors = u64::from(g.deferred_fails);
         out.push(deferred);
     }

@@ -48,7 +48,16 @@ fn a_full_disk_that_an_old_release_did_not_notice() -> Schedule {
     let pass = Event::Pass(700);
     let mut events = vec![Event::Pass(60), Event::Fill(1, true, true), Event::Pass(60), Event::Write];
     events.extend([Event::Pass(60), Event::Fill(1, true, false), Event::Request, pass, pass, pass, pass]);
-    Schedule { seed: 7, old: true, local: 3, remote: 0, follower: false, anti_entropy: false, busy: false, events }
+    Schedule {
+        seed: 7,
+        old: true,
+        local: 3,
+        remote: 0,
+        follower: false,
+        anti_entropy: false,
+        busy: false,
+        events,
+    }
 }
 
 #[test]
