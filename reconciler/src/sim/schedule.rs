@@ -66,6 +66,7 @@ pub enum Event {
 
 /// A schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // Each is a property of its own that a seed flips.
 pub struct Schedule {
     /// Its seed, also of the model's own chance.
     pub seed: u64,
