@@ -303,6 +303,8 @@ reasons! {
         PartitionsBelowQuorum,
         /// False (good).
         AllPartitionsQuorate,
+        /// Unknown: the Admin API did not answer.
+        NotObserved,
     }
 }
 

@@ -198,7 +198,7 @@ table! {
             "This refill is for a site with factor storage nodes of which one is gone. Bring other nodes back; with spare nodes use Garage's own layout commands.";
         WaitingForOldIdentity False Waiting
             "The identity to replace is still up, or does not hold the role of this member."
-            "If it is up, its disk is alive and nothing needs replacing. Otherwise wait: a death is seen after some seconds, a pulled cable after 80.";
+            "If it is up on a disk that is alive, nothing needs replacing: remove the annotation. If it still runs on a disk that is dead or was taken away, delete its Pod. Otherwise wait: a death is seen after some seconds, a pulled cable after 80.";
         WaitingForQuorum False Waiting
             "A partition lacks its quorum in the view of some living node."
             "Bring the other nodes back and mend the network between them.";
@@ -353,6 +353,9 @@ table! {
         AllPartitionsQuorate False Good
             "Every partition has its quorum."
             "Nothing.";
+        NotObserved Unknown Waiting
+            "Garage's Admin API did not answer, so nobody knows whether writes are accepted."
+            "Look at the Garage Pods; the other conditions name what did not answer.";
     }
     PeerUnreachable {
         SustainedUnreachable True Act

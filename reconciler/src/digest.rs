@@ -102,6 +102,10 @@ fn under_service(cluster: &GarageCluster) -> Option<Busy> {
     let service = cluster.status.as_ref()?.node_local_service.as_ref()?;
     let pair = format!("{}/{}", service.pool, service.kubernetes_node);
     match (service.operation, service.phase) {
+        // Somebody says that this member's disk is gone: nothing is True over that until it is settled or withdrawn.
+        (ServiceOperation::ReplaceIdentity, ServicePhase::Waiting) => {
+            Some(Busy { what: format!("the identity of {pair} is to be replaced"), moves_data: false })
+        }
         (_, ServicePhase::Waiting | ServicePhase::InService | ServicePhase::Completed) => None,
         (ServiceOperation::OutOfService, _) => {
             Some(Busy { what: format!("{pair} is held out of service"), moves_data: false })
@@ -226,6 +230,27 @@ mod tests {
         memory.identities.insert(run, new);
         assert_eq!(facts(&memory), place, "metadata was lost");
         assert!(pods(&view, &memory).contains_key(&new));
+    }
+
+    #[test]
+    fn a_replacement_that_is_only_asked_for_pauses_a_proof_like_one_that_runs_and_a_requested_hold_does_not()
+    {
+        let id = "0a".repeat(32).parse::<NodeId>().unwrap();
+        let mut view = view(id);
+        for (operation, phase, what) in [
+            ("ReplaceIdentity", "Waiting", Some("the identity of fast/kn-1 is to be replaced")),
+            ("ReplaceIdentity", "Applying", Some("the identity of fast/kn-1 is being replaced")),
+            ("ReplaceIdentity", "Completed", None),
+            ("OutOfService", "Waiting", None),
+            ("OutOfService", "Terminating", Some("fast/kn-1 is held out of service")),
+        ] {
+            let mut cluster = serde_json::to_value(&*view.cluster).unwrap();
+            cluster["status"] = json!({"nodeLocalService": {
+                "pool": "fast", "kubernetesNode": "kn-1", "operation": operation, "phase": phase,
+            }});
+            view.cluster = read(cluster);
+            assert_eq!(busy(&view).map(|busy| busy.what).as_deref(), what, "{operation} {phase}");
+        }
     }
 
     #[test]

@@ -75,11 +75,10 @@ impl Cluster {
             None if target.context.is_some() => Config::from_kubeconfig(&options)
                 .await
                 .map_err(|error| Failure::error(format!("the kubeconfig cannot be used: {}", all(&error))))?,
+            // This is no Pod for most: what was tried first, its variables and files, is not what is missing.
             None => Config::infer().await.map_err(|error| {
-                Failure::error(format!(
-                    "no way to a cluster: {}; set KUBECONFIG or --kubeconfig",
-                    all(&error)
-                ))
+                let why = std::error::Error::source(&error).map_or_else(|| all(&error), all);
+                Failure::error(format!("no way to a cluster: {why}; set KUBECONFIG or --kubeconfig"))
             })?,
         };
         config.connect_timeout = Some(Duration::from_secs(10));
@@ -114,7 +113,9 @@ impl Cluster {
                 if all { "any namespace".to_owned() } else { format!("namespace {:?}", self.namespace) };
             return Err(Failure::with(
                 code::NOTHING,
-                format!("no GarageCluster in {place}; -A looks in all, -n in another"),
+                format!(
+                    "no GarageCluster in {place}; -n names another namespace, `kubectl holdfast status -A` shows all"
+                ),
             ));
         }
         Ok(found
@@ -133,7 +134,15 @@ impl Cluster {
         let (clusters, nodes): (Api<GarageCluster>, Api<GarageNode>) = (self.api(), self.api());
         let params = ListParams::default();
         let (cluster, nodes) = futures::try_join!(
-            call("garageclusters", name, async { clusters.get(name).await }),
+            async {
+                let found = call("garageclusters", name, async { clusters.get_opt(name).await }).await?;
+                found.ok_or_else(|| {
+                    Failure::error(format!(
+                        "no GarageCluster {name:?} in namespace {:?}; -n names another namespace, `kubectl holdfast status -A` shows all",
+                        self.namespace
+                    ))
+                })
+            },
             call("garagenodes", "", async { nodes.list(&params).await })
         )?;
         Ok(Site::new(cluster, nodes.items))

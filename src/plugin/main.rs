@@ -37,10 +37,12 @@ impl Failure {
     }
 }
 
-/// Exit codes, the same for every command. 2 is a command line that was not understood.
+/// Exit codes, the same for every command.
 pub mod code {
     /// Something could not be read or written.
     pub const ERROR: u8 = 1;
+    /// A command line that was not understood.
+    pub const USAGE: u8 = 2;
     /// It does not go on by itself, or the request is refused: a person must act.
     pub const ACT: u8 = 3;
     /// Time ran out.
@@ -88,6 +90,12 @@ fn run(cli: cli::Cli) -> Result<(), Failure> {
 
 async fn with_cluster(target: &cli::Target, command: cli::Command) -> Result<(), Failure> {
     use cli::Command;
+    if target.all_namespaces && !matches!(command, Command::Status { .. }) {
+        return Err(Failure::with(
+            code::USAGE,
+            "-A goes with status only: every other command is about one GarageCluster; name its namespace with -n",
+        ));
+    }
     let api = cluster::Cluster::connect(target).await?;
     match command {
         Command::Status { cluster, output } => {

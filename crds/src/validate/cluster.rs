@@ -104,6 +104,7 @@ fn rules(
         }
         let member = known_pair(old, new, edit, pair, lookup)?;
         if let Some(request) = &replace {
+            not_done_already(service, request, edit)?;
             exact_identity(request, member, edit)?;
         }
     }
@@ -325,6 +326,34 @@ fn declared<'n>(names: impl Iterator<Item = &'n str>, what: &str, none: &'static
     let more = if names.len() > 4 { ", …" } else { "" };
     let shown: Vec<String> = names.iter().take(4).map(|n| n.chars().take(40).collect()).collect();
     Cow::Owned(format!("{what} {}{more}", shown.join(", ")))
+}
+
+/// V5, R5: the replacement that was completed last, asked for again; what it names is nobody's identity any more.
+fn not_done_already(
+    service: Option<&Service>,
+    request: &ReplaceRequest,
+    edit: Edit<'_>,
+) -> Result<(), Refusal> {
+    let asked = request.old_node_id.to_string();
+    let done = service.is_some_and(|service| {
+        service.operation == "ReplaceIdentity"
+            && service.phase == "Completed"
+            && service.pair() == request.pair.to_string()
+            && service.old_node_id.as_deref().is_some_and(|id| id.eq_ignore_ascii_case(&asked))
+    });
+    if !done {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Rule::V5,
+        format_args!(
+            "{} asks again for the replacement of identity {} of {}, which is completed: remove the annotation, also from \
+             the manifest in Git that has it",
+            edit.key,
+            request.old_node_id.short(),
+            Quoted(&request.pair.to_string())
+        ),
+    ))
 }
 
 /// V5: `status.nodeId`, and the pin where set.

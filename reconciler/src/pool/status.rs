@@ -126,6 +126,13 @@ pub fn fill(
             });
         }
         part.counters = counters(core, input, now);
+    } else if has_layout {
+        part.conditions.push((
+            ConditionType::QuorumAtRisk,
+            ConditionStatus::Unknown,
+            QuorumReason::NotObserved.as_str(),
+            "Garage Admin API did not answer".to_owned(),
+        ));
     }
     part.conditions.push(if condition.reason != PoolsReason::Converged {
         (

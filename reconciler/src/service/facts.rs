@@ -17,6 +17,7 @@ use crate::observe::{Core, GarageView, judge};
 use crate::pool::gate;
 use crate::pool::membership::Member;
 use crate::pool::site::Site;
+use crate::proof::is_active;
 
 /// Kubernetes' own statement that a machine is off.
 const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
@@ -132,6 +133,19 @@ fn proof(input: &Input<'_>) -> Judged {
     let current = input.observation.garage.core.as_ref().ok().map(|core| core.layout.version);
     if stands && proven.is_some() && proven == current {
         return Ok(());
+    }
+    if input
+        .proof
+        .redundancy
+        .as_ref()
+        .and_then(|r| r.verification.as_ref())
+        .is_some_and(|v| is_active(v.phase))
+    {
+        return Err(
+            "FullyReplicated is not True/Verified for the current layout; its proof runs: wait for it, \
+                    since a new request would begin it again"
+                .to_owned(),
+        );
     }
     Err(format!(
         "FullyReplicated is not True/Verified for the current layout; set {} to a new value and wait for it",

@@ -37,12 +37,13 @@ pub fn is_inside() -> bool {
     std::env::var_os(STAGE).is_some()
 }
 
-/// Words that run a command in the bed's mount and network namespaces from outside, as the same user:
-/// `nsenter` with its arguments.
+/// Words that run a command in the bed's namespaces from outside, as the same user: `nsenter` with its arguments.
 pub fn way_in() -> Result<Vec<String>> {
     let outside = std::env::var(OUTSIDE).map_err(|_| Error::other("this program is not inside a bed"))?;
-    let mut words =
-        vec!["nsenter".to_owned(), "-t".to_owned(), outside, "--mount".to_owned(), "--net".to_owned()];
+    // That process is in all of them but the one of processes, without which `/proc` is empty for who enters.
+    let processes = format!("--pid=/proc/{outside}/ns/pid_for_children");
+    let mut words = vec!["nsenter".to_owned(), "-t".to_owned(), outside, "--mount".to_owned()];
+    words.extend(["--net".to_owned(), processes]);
     // The first line of the map names the whole range where the bed has no user namespace of its own.
     let map = fs::read_to_string("/proc/self/uid_map").doing(|| "reading the user map")?;
     if map.split_whitespace().nth(2) == Some("1") {

@@ -177,13 +177,17 @@ impl Bed {
 pub fn wrapper(bed: &Bed) -> Result<String> {
     let way_in = enter::way_in()?.join(" ");
     let kubectl = assets::control_plane("kubectl", assets::KUBERNETES)?;
+    // kubectl finds the plugin there, and a shell the bed's own program.
+    let plugin = super::beside_the_program("kubectl-holdfast");
+    let programs = plugin.parent().unwrap_or(Path::new("."));
     Ok(format!(
         "#!/bin/sh\n\
          # kubectl in the bed that wrote this; it ends with the bed.\n\
          if [ \"$1\" = --shell ]; then set -- sh; else set -- '{}' \"$@\"; fi\n\
-         exec {way_in} env KUBECONFIG='{}' \"$@\"\n",
+         exec {way_in} env KUBECONFIG='{}' PATH='{}':\"$PATH\" \"$@\"\n",
         kubectl.display(),
-        bed.control_plane.kubeconfig.display()
+        bed.control_plane.kubeconfig.display(),
+        programs.display()
     ))
 }
 

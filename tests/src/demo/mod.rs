@@ -33,6 +33,11 @@ const OBJECT_SIZE: usize = 64 << 10;
 /// Tells the whole story in the bed's folder `root`. When it fails, the bed's state is part of the error.
 pub async fn run(root: &Path, options: &Options) -> Result<()> {
     let mut show = Display::new(13);
+    if !options.real_times {
+        println!(
+            "Waiting times are shortened: a proof takes minutes here, with the product's own 18 and more (REAL_TIMES=1)."
+        );
+    }
     show.step("A bed: a real Kubernetes control plane, a network and disks that can fail");
     let bed_options = bed::Options { real_times: options.real_times, ..bed::Options::default() };
     let bed = Arc::new(Bed::start(root, &bed_options).await?);
@@ -145,6 +150,9 @@ fn progress(object: &Value) -> String {
 }
 
 fn sentence(condition: &Value) -> String {
+    if condition.is_null() {
+        return "not looked at yet".to_owned();
+    }
     let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
     format!("{}={}/{}: {}", text("type"), text("status"), text("reason"), text("message"))
 }
@@ -158,10 +166,11 @@ pub async fn keep(bed: &Bed) -> Result<()> {
     std::fs::set_permissions(&script, executable)
         .doing(|| format!("making {} executable", script.display()))?;
     println!(
-        "\nThe bed goes on until Ctrl-C. From another terminal:\n  {} get pods -A\n  logs: {} --shell, then ls {}",
-        script.display(),
-        script.display(),
-        bed.logs.display()
+        "\nThe bed goes on until Ctrl-C. From another terminal:\n  {kubectl} get pods -A\n  \
+         {kubectl} holdfast status -n objects\n  {kubectl} --shell   # a shell in the bed; logs are in {}\n\
+         docs/src/demo.md says how to write objects and swap a disk in it.",
+        bed.logs.display(),
+        kubectl = script.display(),
     );
     std::future::pending().await
 }

@@ -1,11 +1,11 @@
 //! One clear condition for each bad input, and nothing changed by it.
 
-use holdfast_crds::conditions::{ConditionStatus, PoolsReason};
+use holdfast_crds::conditions::{ConditionStatus, ConditionType, PoolsReason};
 use serde_json::json;
 
 use super::world::{NAMESPACE, World, id};
 use crate::act::{Action, Kind};
-use crate::observe::{Role, StagedChange};
+use crate::observe::{NotObserved, Observation, Role, StagedChange};
 
 fn site() -> World {
     let mut world = World::new(&["kn-1", "kn-2", "kn-3"]);
@@ -36,6 +36,19 @@ fn nothing_of_this_acts_where_pools_are_not_managed() {
     let mut world = World::new(&["kn-1", "kn-2", "kn-3"]);
     world.settings.manage = false;
     assert_eq!(world.plan(), crate::pool::PoolStep::default());
+}
+
+#[test]
+fn a_silent_garage_leaves_the_quorum_unknown() {
+    let world = site();
+    let mut observation = world.observe();
+    let quorum = |observation: &Observation| {
+        let part = world.plan_on(observation).status.unwrap();
+        part.conditions.into_iter().find(|c| c.0 == ConditionType::QuorumAtRisk).map(|c| (c.1, c.2))
+    };
+    assert_eq!(quorum(&observation), Some((ConditionStatus::False, "AllPartitionsQuorate")));
+    observation.garage.core = Err(NotObserved { what: "GetClusterHealth".to_owned() });
+    assert_eq!(quorum(&observation), Some((ConditionStatus::Unknown, "NotObserved")));
 }
 
 #[test]
