@@ -2,13 +2,13 @@
 # What `make test` runs: lints, the product as the bed installs it, every test; ends with one line of totals.
 #
 # Suites on the bed mostly wait, so three lanes of them run beside each other, each suite in namespaces of its
-# own. A suite that failed is run once more, alone, and what passed only then is named: a machine with two
+# own, and what computes runs beside them with what they leave. A suite that failed is run once more, alone, and what passed only then is named: a machine with two
 # cores can starve a real control plane. Every other failure is final.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
-lanes=('service' 'site admission bed agent service_faults' 'operate traffic')
+lanes=('service' 'site admission bed agent' 'operate service_faults traffic')
 
 # Since CI began, with what it had to build first.
 before=$(($(date +%s) - ${HOLDFAST_BEGAN:-$(date +%s)}))
@@ -21,8 +21,9 @@ step() { # step NAME COMMAND...: its output is shown and kept
   "$@" 2>&1 | tee "$logs/$name.log"
   [ "${PIPESTATUS[0]}" = 0 ] || { fail "$name"; return 1; }
 }
-suite() { # suite NAME LOG
-  cargo test --workspace --locked --test "$1" >"$2" 2>&1
+declare -A programs=()
+suite() { # suite NAME LOG: not by cargo, which would wait for the build of the simulation
+  (cd tests && "${programs[$1]}") >"$2" 2>&1
 }
 lane() { # lane SUITE...: names those that failed in a file, with the seconds they took
   local name begun
@@ -43,23 +44,30 @@ if step 'the product' cargo build --locked --workspace --bins --tests; then
   HOLDFAST_NO_BED=1 step 'unit and property tests' cargo test --workspace --locked --no-fail-fast
   # With features of its own, so that the tests run what is shipped.
   step 'passes, in short' cargo test --workspace --locked --features holdfast-reconciler/simulation --bench passes
-  tests/simulation.sh 100000 >"$logs/simulation.log" 2>&1 || fail simulation
-  printf '\n== simulation\n%s\n' "$(cat "$logs/simulation.log")"
+  while read -r name program; do
+    programs[$name]=$program
+  done < <(cargo test --workspace --locked --no-run --message-format=json 2>/dev/null |
+    sed -nE 's|.*/tests/Cargo\.toml","target":\{"kind":\["test"\][^}]*"name":"([a-z_]+)".*"executable":"([^"]+)".*|\1 \2|p')
 
-  # It computes while the suites mostly wait, and counts what their load does not change.
-  if command -v valgrind >/dev/null; then
-    nice -n 10 tests/instructions.sh >"$logs/instructions.log" 2>&1 || touch "$logs/instructions-failed" &
-  else
-    echo 'valgrind is missing: instructions are not counted' >"$logs/instructions.log"
-  fi
+  (
+    if command -v valgrind >/dev/null; then
+      nice -n 10 tests/instructions.sh >"$logs/instructions.log" 2>&1 || touch "$logs/instructions-failed"
+    else
+      echo 'valgrind is missing: instructions are not counted' >"$logs/instructions.log"
+    fi
+    nice -n 15 tests/simulation.sh 100000 >"$logs/simulation.log" 2>&1 || touch "$logs/simulation-failed"
+  ) &
   touch "$logs/failed"
   for suites in "${lanes[@]}"; do
     # shellcheck disable=SC2086 # a list of words
     lane $suites &
   done
   wait
-  printf '\n== instructions\n%s\n' "$(tail -n 8 "$logs/instructions.log")"
-  [ ! -e "$logs/instructions-failed" ] || fail instructions
+  printf '\n== instructions\n%s\n\n== simulation\n%s\n' \
+    "$(tail -n 8 "$logs/instructions.log")" "$(cat "$logs/simulation.log")"
+  for name in instructions simulation; do
+    [ ! -e "$logs/$name-failed" ] || fail "$name"
+  done
   while read -r name took; do
     # CI ends after 90 minutes, the assets of a new machine included: what cannot end before that is not begun.
     if [ "$((SECONDS + before + took))" -gt 5100 ]; then

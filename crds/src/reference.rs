@@ -25,7 +25,7 @@ const ANNOTATIONS: &[(&str, &str, &str)] = &[
     (
         cluster::REPLACE_IDENTITY,
         "`pool/kubernetes-node/old-64-hex-id`",
-        "GarageCluster. Authorizes replacing exactly that identity, once. A stale one does nothing.",
+        "GarageCluster. Authorizes replacing exactly that identity, once. One left behind does nothing more, but is in the way of a hold (V2) and is refused when it is set again (V5).",
     ),
     (
         cluster::V1BETA2_NODE_LOCAL_POOLS,
