@@ -395,12 +395,14 @@ async fn a_missing_marker_keeps_the_pod_from_starting_until_it_is_there(bed: Arc
     let event = test.until_event("FailedMount", "/srv/marker/.garage-volume-id is not a file").await;
     assert_eq!(event.type_.as_deref(), Some("Warning"));
     assert_eq!(event.involved_object.name.as_deref(), Some("p"));
-    let pod = test.pods.get("p").await?;
+    // The event comes before the status.
+    let pod = test
+        .until("p", "a container that waits", |pod| {
+            let waiting = main_status(pod).state.and_then(|state| state.waiting);
+            waiting.is_some_and(|waiting| waiting.reason.as_deref() == Some("ContainerCreating"))
+        })
+        .await;
     assert_eq!(phase(&pod), "Pending");
-    assert_eq!(
-        main_status(&pod).state.unwrap().waiting.unwrap().reason.as_deref(),
-        Some("ContainerCreating")
-    );
     assert_eq!(condition(&pod, "PodReadyToStartContainers").as_deref(), Some("False"));
     std::fs::write(folder.join(".garage-volume-id"), "")?;
     test.until("p", "a ready pod", is_ready).await;

@@ -1,4 +1,4 @@
-//! GarageCluster: requests, reserved transport, and the fields that this product adds.
+//! GarageCluster: requests and reserved transport.
 
 use std::borrow::Cow;
 
@@ -24,34 +24,14 @@ pub(super) fn judge(subject: &mut Subject<'_>) {
     let view = match ClusterView::from_json("object", &json) {
         Ok(view) => view,
         Err(error) => {
-            subject.error(subject.object.at, "shape", error.to_string());
+            subject.misshapen(&error);
             return;
         }
     };
-    own_fields(subject);
     let convertible = converts(subject, &value, view.version);
     match subject.live.cluster(subject.namespace(), subject.name()) {
         Fact::Known(old) => live(subject, &json, old.as_deref(), &view),
         Fact::Unknown(_) => offline(subject, &view, convertible),
-    }
-}
-
-/// `spec.layoutManagement`, as far as this product adds to it.
-fn own_fields(subject: &mut Subject<'_>) {
-    let Some(layout) = subject.object.get(&["spec", "layoutManagement"]) else { return };
-    if let Some(role) = layout.get(&["siteRole"])
-        && !matches!(role.as_str(), Some("Writer" | "Follower"))
-    {
-        subject.error(role.at, "schema", "spec.layoutManagement.siteRole is Writer or Follower, or absent");
-    }
-    if let Some(on) = layout.get(&["redundancyVerification", "onTopologyChange"])
-        && on.type_name() != "a boolean"
-    {
-        let message = format!(
-            "spec.layoutManagement.redundancyVerification.onTopologyChange is true or false, not {}",
-            on.type_name()
-        );
-        subject.error(on.at, "schema", message);
     }
 }
 
@@ -100,7 +80,7 @@ fn live(subject: &mut Subject<'_>, json: &str, old: Option<&str>, view: &Cluster
                 key::OUT_OF_SERVICE,
             );
         }
-        Err(error) => subject.error(subject.object.at, "shape", error.to_string()),
+        Err(error) => subject.misshapen(&error),
     }
 }
 

@@ -6,6 +6,7 @@
 mod cluster;
 mod node;
 mod report;
+mod schema;
 #[cfg(test)]
 mod tests;
 
@@ -108,6 +109,15 @@ impl<'s> Subject<'s> {
         self.add(at, Severity::Error, rule, message);
     }
 
+    /// The object is not what the rules read; said only when the schema did not say where already.
+    fn misshapen(&mut self, error: &impl std::fmt::Display) {
+        let object = self.title();
+        let said = |f: &Finding| f.rule == "schema" && f.file == self.file && f.object == object;
+        if !self.report.findings.iter().any(said) {
+            self.error(self.object.at, "shape", error.to_string());
+        }
+    }
+
     fn unchecked(&mut self, at: Position, rules: &str, message: impl Into<String>) {
         let (file, object) = (self.file.to_owned(), self.title());
         self.report.unchecked.push(Unchecked {
@@ -139,7 +149,15 @@ impl<'s> Subject<'s> {
         let known: &[&str] = match self.text(&["kind"]) {
             "GarageCluster" => &["v1beta1", "v1beta2"],
             "GarageNode" => &["v1beta1"],
-            _ => return,
+            // Another operator of this group may have kinds of its own.
+            kind => {
+                let mut ours = ["GarageCluster", "GarageNode"].into_iter();
+                if let Some(meant) = ours.find(|known| strsim::levenshtein(known, kind) <= 2) {
+                    let message = format!("{} is not known; {meant} may be meant", Quoted(kind));
+                    self.add(at, Severity::Warning, "unknown kind", message);
+                }
+                return;
+            }
         };
         if !known.contains(&version) {
             let message = format!(
@@ -153,7 +171,9 @@ impl<'s> Subject<'s> {
         if !self.annotations_are_strings() {
             return;
         }
-        if self.text(&["kind"]) == "GarageCluster" {
+        let kind = self.text(&["kind"]);
+        schema::judge(&mut self, kind, version);
+        if kind == "GarageCluster" {
             self.misspelled(crate::names::annotation::cluster::ALL, &cluster::REQUESTS);
             cluster::judge(&mut self);
         } else {

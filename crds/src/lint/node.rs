@@ -12,7 +12,7 @@ pub(super) fn judge(subject: &mut Subject<'_>) {
     let view = match NodeView::from_json("object", &json) {
         Ok(view) => view,
         Err(error) => {
-            subject.error(subject.object.at, "shape", error.to_string());
+            subject.misshapen(&error);
             return;
         }
     };
@@ -49,7 +49,7 @@ pub(super) fn judge(subject: &mut Subject<'_>) {
             let request = match request {
                 Ok(request) => request,
                 Err(error) => {
-                    subject.error(subject.object.at, "shape", error.to_string());
+                    subject.misshapen(&error);
                     return;
                 }
             };

@@ -94,7 +94,7 @@ impl Live for Stored {
 fn with_a_cluster_the_verdict_is_the_webhooks() {
     let cluster = |hold: &str| {
         format!(
-            "apiVersion: garage.rajsingh.info/v1beta2\nkind: GarageCluster\nmetadata:\n  name: a\n  namespace: o\n  annotations:\n    note: x\n{hold}spec:\n  replication: {{factor: 3}}\n  storage:\n    replicas: 0\n    podDisruptionBudget: {{enabled: true}}\n    nodeLocalPools:\n    - name: fast\n"
+            "apiVersion: garage.rajsingh.info/v1beta2\nkind: GarageCluster\nmetadata:\n  name: a\n  namespace: o\n  annotations:\n    note: x\n{hold}spec:\n  replication: {{factor: 3}}\n  storage:\n    replicas: 0\n    podDisruptionBudget: {{enabled: true}}\n    nodeLocalPools:\n    - name: fast\n      capacity: 1Ti\n      metadata: {{hostPath: /m}}\n      data: {{hostPath: /d}}\n      selector: {{}}\n"
         )
     };
     let hold = "    garage.rajsingh.info/node-local-out-of-service: fast/kn-1\n";
@@ -122,7 +122,7 @@ fn with_a_cluster_the_verdict_is_the_webhooks() {
 fn with_a_cluster_a_moved_pin_is_refused() {
     let node = |pin: &str| {
         format!(
-            "apiVersion: garage.rajsingh.info/v1beta1\nkind: GarageNode\nmetadata:\n  name: a-node-local-fast-kn-1\n  namespace: o\n  annotations:\n    garage.rajsingh.info/node-local-pool-recovery-node-id: '{}'\nspec:\n  clusterRef: {{name: a}}\n  backing: NodeLocalPool\n  nodeLocalPoolName: fast\n  kubernetesNodeName: kn-1\n",
+            "apiVersion: garage.rajsingh.info/v1beta1\nkind: GarageNode\nmetadata:\n  name: a-node-local-fast-kn-1\n  namespace: o\n  annotations:\n    garage.rajsingh.info/node-local-pool-recovery-node-id: '{}'\nspec:\n  clusterRef: {{name: a}}\n  zone: rack-1\n  capacity: 1Ti\n  backing: NodeLocalPool\n  nodeLocalPoolName: fast\n  kubernetesNodeName: kn-1\n",
             pin.repeat(32)
         )
     };
