@@ -134,15 +134,7 @@ impl Cluster {
         let (clusters, nodes): (Api<GarageCluster>, Api<GarageNode>) = (self.api(), self.api());
         let params = ListParams::default();
         let (cluster, nodes) = futures::try_join!(
-            async {
-                let found = call("garageclusters", name, async { clusters.get_opt(name).await }).await?;
-                found.ok_or_else(|| {
-                    Failure::error(format!(
-                        "no GarageCluster {name:?} in namespace {:?}; -n names another namespace, `kubectl holdfast status -A` shows all",
-                        self.namespace
-                    ))
-                })
-            },
+            call("garageclusters", name, async { clusters.get(name).await }),
             call("garagenodes", "", async { nodes.list(&params).await })
         )?;
         Ok(Site::new(cluster, nodes.items))
@@ -212,11 +204,18 @@ fn explain(resource: &str, name: &str, error: &kube::Error) -> Failure {
     };
     let message = one_line(&status.message);
     match status.code {
-        404 if message.contains("could not find the requested resource") || name.is_empty() => {
+        // The answer for an object that is not there names it; without the CRDs there is no such answer.
+        404 if message.contains("could not find the requested resource")
+            || name.is_empty()
+            || !message.contains(name) =>
+        {
             Failure::error(format!(
                 "the API server does not know {resource} of garage.rajsingh.info: install the CRDs, by the chart or with `garage-holdfast crds`"
             ))
         }
+        404 => Failure::error(format!(
+            "{message}; it was looked for in one namespace: -n names another, `kubectl holdfast status -A` shows all"
+        )),
         409 => Failure::error(format!("{name} was changed by somebody else in this moment; run it again")),
         403 if message.contains("admission webhook") => Failure::with(code::ACT, message),
         _ => Failure::error(message),
@@ -258,7 +257,11 @@ mod tests {
         let missing = said(404, "the server could not find the requested resource", "site-a");
         assert!(missing.what.contains("install the CRDs"), "{}", missing.what);
         let absent = said(404, "garageclusters \"site-a\" not found", "site-a");
-        assert_eq!(absent.what, "garageclusters \"site-a\" not found");
+        assert!(absent.what.starts_with("garageclusters \"site-a\" not found; "), "{}", absent.what);
+        assert!(absent.what.contains("-n names another"), "{}", absent.what);
+        // The path itself is unknown: the group was never installed.
+        let bare = said(404, "404 page not found", "site-a");
+        assert!(bare.what.contains("install the CRDs"), "{}", bare.what);
     }
 
     #[test]
