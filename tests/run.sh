@@ -2,8 +2,9 @@
 # What `make test` runs: lints, the product as the bed installs it, every test; ends with one line of totals.
 #
 # Suites on the bed mostly wait, so three lanes of them run beside each other, each suite in namespaces of its
-# own, and what computes runs beside them with what they leave. A suite that failed is run once more, alone, and what passed only then is named: a machine with two
-# cores can starve a real control plane. Every other failure is final.
+# own, and what computes runs beside them with what they leave. A suite that failed is run once more, alone, and
+# what passed only then is named: a machine with two cores can starve a real control plane. Every other failure is
+# final.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 logs=$(mktemp -d)

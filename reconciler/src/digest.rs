@@ -97,7 +97,7 @@ fn busy(view: &KubernetesView) -> Option<Busy> {
     other_hands(view).or_else(|| under_service(&view.cluster))
 }
 
-/// P15: a hold or a replacement of ours that is under way.
+/// P15: a hold or a replacement of ours that is under way, or a replacement that is asked for.
 fn under_service(cluster: &GarageCluster) -> Option<Busy> {
     let service = cluster.status.as_ref()?.node_local_service.as_ref()?;
     let pair = format!("{}/{}", service.pool, service.kubernetes_node);
